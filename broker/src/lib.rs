@@ -1,0 +1,1 @@
+//! The Corelane broker as a library.

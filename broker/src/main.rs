@@ -1,0 +1,3 @@
+//! The Corelane broker.
+
+fn main() {}

@@ -1,0 +1,3 @@
+//! The Corelane command line.
+
+fn main() {}

@@ -1,0 +1,1 @@
+//! The Corelane client: producer, consumer, admin.

@@ -1,0 +1,3 @@
+//! The Corelane load generator.
+
+fn main() {}

@@ -1,0 +1,1 @@
+//! Corelane's wire protocol and message format.

@@ -1,0 +1,1 @@
+//! Starts real brokers for the integration tests.
