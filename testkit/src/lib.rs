@@ -1,1 +1,28 @@
-//! Starts real brokers for the integration tests.
+//! The test kit: real brokers in directories of their own, the other binaries, a proxy that misbehaves, small disks.
+//! Everything here is blocking and std only, so that any test can use it from any runtime; nothing outlives the test
+//! process. It knows the binaries by their command lines alone and depends on no other crate of the workspace.
+
+mod binaries;
+mod broker;
+mod child;
+mod command;
+mod dir;
+mod disk;
+mod http;
+mod ports;
+mod process;
+mod proxy;
+mod skip;
+mod wait;
+
+pub use binaries::bin;
+pub use broker::{Broker, BrokerOptions, StartFailure};
+pub use command::{Finished, run, run_with_input};
+pub use dir::TestDir;
+pub use disk::SmallDisk;
+pub use http::{HttpAnswer, http_get};
+pub use ports::Port;
+pub use process::ProcessStats;
+pub use proxy::{Direction, Proxy, Rule};
+pub use skip::{full, sample_logs, skip};
+pub use wait::{wait_for, wait_until};
