@@ -1,0 +1,103 @@
+//! Every bound of the broker in one place, each with what happens when it is reached. What must fit into what is proved
+//! by the assertions at the end, at compile time. What an operator may change is a setting (config.rs); its range is
+//! bounded by the constants here.
+
+use std::time::Duration;
+
+use corelane_log::env::BLOCK_BYTES;
+
+const KIB: usize = 1024;
+const MIB: usize = 1024 * KIB;
+
+// ---- Sets and frames -------------------------------------------------------------------------------------------
+
+/// The largest `set_bytes_max` that a topic may have, in bytes. A larger one is refused as `INVALID_REQUEST`; a larger
+/// set as `TOO_LARGE`, its bytes read past.
+pub const SET_BYTES_LIMIT: usize = 8 * MIB;
+/// The largest `message_bytes_max` that a topic may have, in bytes.
+pub const MESSAGE_BYTES_LIMIT: usize = SET_BYTES_LIMIT;
+/// The protobuf message of a request, in bytes. A larger one closes the connection, with one log line: nothing that
+/// follows on it could be found again.
+pub const REQUEST_PROTO_BYTES_MAX: usize = 64 * KIB;
+/// A request's frame after its length field, in bytes; told in Hello. A larger one closes the connection.
+pub const FRAME_BYTES_MAX: usize = SET_BYTES_LIMIT + 12 + REQUEST_PROTO_BYTES_MAX;
+/// What one Fetch returns at most, in bytes, whatever it asks for: it gets this much and asks again.
+pub const FETCH_BYTES_MAX: usize = 4 * MIB;
+/// How long a Fetch may wait for data, at most; a longer wish is cut to this.
+pub const FETCH_WAIT_MAX: Duration = Duration::from_mins(1);
+
+// ---- Partitions ------------------------------------------------------------------------------------------------
+
+/// The smallest segment, in bytes; tests roll early with it.
+pub const SEGMENT_BYTES_MIN: usize = 64 * KIB;
+/// The largest segment, in bytes.
+pub const SEGMENT_BYTES_LIMIT: usize = 64 * 1024 * MIB;
+/// The smallest write window W of a partition, in bytes: a whole set must fit, or it could never be flushed.
+pub const UNFLUSHED_BYTES_MIN: usize = SET_BYTES_LIMIT + BLOCK_BYTES;
+/// The largest write window W, in bytes: a start after a crash writes so much again for each busy partition.
+pub const UNFLUSHED_BYTES_LIMIT: usize = 256 * MIB;
+/// The smallest arena of a shard, in bytes: two largest sets under way, one of them received and one written.
+pub const ARENA_BYTES_MIN: usize = 4 * SET_BYTES_LIMIT;
+/// The largest arena of a shard, in bytes.
+pub const ARENA_BYTES_LIMIT: usize = 64 * 1024 * MIB;
+
+// ---- Topics ----------------------------------------------------------------------------------------------------
+
+/// Partitions of one topic. More are refused as `INVALID_REQUEST`.
+pub const TOPIC_PARTITIONS_MAX: u32 = 10_000;
+/// Topic calls that wait for the control thread, over all shards. The next one is answered `BUSY`.
+pub const CONTROL_QUEUE_MAX: usize = 256;
+/// Messages from the control thread that wait for one shard; the control thread waits for room.
+pub const SHARD_QUEUE_MAX: usize = 1024;
+/// How long a topic call may take on the control thread before it is answered `REGISTRY_UNAVAILABLE`.
+pub const TOPIC_CALL_MAX: Duration = Duration::from_mins(1);
+/// How often creations that died are looked for.
+pub const SWEEP_INTERVAL: Duration = Duration::from_secs(30);
+/// How long the marker of a creation may stand unchanged before the creation counts as dead.
+pub const CREATION_DEAD_AFTER: Duration = Duration::from_mins(2);
+
+// ---- Registry --------------------------------------------------------------------------------------------------
+
+/// Keys that one transaction writes when many are to be written: compares count as operations, and etcd allows
+/// `TXN_OPERATIONS_MAX` of them.
+pub const TXN_PAGE: usize = 50;
+/// Operations in one transaction, compares included, as etcd counts them by default. More is an error of ours.
+pub const TXN_OPERATIONS_MAX: usize = 128;
+/// Keys that one range read returns; the rest comes in further pages at the same revision.
+pub const RANGE_PAGE: usize = 500;
+/// Revisions that the embedded registry remembers, for watches and for reads at a revision. Older ones are `Compacted`:
+/// the reader lists again.
+pub const HISTORY_REVISIONS_MAX: u64 = 10_000;
+/// Changes that a watch hands out at once.
+pub const WATCH_BATCH_MAX: usize = 1_000;
+/// Commits waiting for the embedded registry's thread; the next caller waits for room.
+pub const STORE_QUEUE_MAX: usize = 1_024;
+/// Commits that share one flush of the embedded registry.
+pub const STORE_GROUP_MAX: usize = 128;
+/// A value's size, in bytes. etcd takes 1.5 MiB a request.
+pub const REGISTRY_VALUE_BYTES_MAX: usize = MIB;
+/// The life of a broker's own lease: how long it counts as alive after its last sign of life.
+pub const BROKER_LEASE_LIFE: Duration = Duration::from_secs(10);
+
+// ---- Process ---------------------------------------------------------------------------------------------------
+
+/// Shards of one broker.
+pub const SHARDS_MAX: usize = 256;
+/// The longest time that an orderly stop may take; whatever has not ended then is cut off.
+pub const STOP_MAX: Duration = Duration::from_secs(9);
+/// Bytes of a request to the HTTP page, its headers included. More is answered 431 or closed.
+pub const HTTP_HEAD_BYTES_MAX: usize = 16 * KIB;
+/// How long a page waits for a shard's figures; a shard that does not answer is named as not ready.
+pub const SHARD_ANSWER_MAX: Duration = Duration::from_secs(2);
+
+// ---- What must fit into what -----------------------------------------------------------------------------------
+
+const _: () =
+    assert!(FRAME_BYTES_MAX >= SET_BYTES_LIMIT + 12 + REQUEST_PROTO_BYTES_MAX, "a frame holds the largest set");
+const _: () = assert!(UNFLUSHED_BYTES_MIN >= SET_BYTES_LIMIT + BLOCK_BYTES, "the write window holds the largest set");
+const _: () = assert!(UNFLUSHED_BYTES_LIMIT >= UNFLUSHED_BYTES_MIN, "the write window has a range");
+const _: () = assert!(ARENA_BYTES_MIN >= 2 * (SET_BYTES_LIMIT + BLOCK_BYTES), "the arena holds two largest sets");
+const _: () = assert!(MESSAGE_BYTES_LIMIT <= SET_BYTES_LIMIT, "a message fits into a set");
+const _: () = assert!(2 * TXN_PAGE + 3 <= TXN_OPERATIONS_MAX, "a compare and a write a key fit one transaction");
+const _: () = assert!(FRAME_BYTES_MAX < u32::MAX as usize, "a frame's length fits its field");
+const _: () = assert!(STOP_MAX.as_secs() < 10, "an orderly stop ends within ten seconds");
