@@ -52,7 +52,8 @@ fn build() {
     flock(&lock, FlockOperation::LockExclusive).expect("a fresh file can be locked");
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let status = Command::new(cargo)
-        .args(["build", "--quiet", "--workspace", "--bins", "--profile", profile, "--target-dir"])
+        // The examples come along because of them cargo picks the features that it picks for tests: one build for both.
+        .args(["build", "--quiet", "--workspace", "--bins", "--examples", "--profile", profile, "--target-dir"])
         .arg(target_dir())
         .current_dir(workspace_dir())
         .stdin(Stdio::null())

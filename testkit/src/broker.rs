@@ -222,6 +222,7 @@ impl Broker {
     /// The CLI with this broker's address in its environment, ready for arguments.
     pub fn cli(&self) -> Command {
         let mut command = Command::new(bin("corelane"));
+        forget_own_variables(&mut command);
         command.env("CORELANE_BROKER", self.addr().to_string());
         command
     }
@@ -331,6 +332,7 @@ impl Broker {
         let binary = bin("corelane-broker");
         let mut words = self.options.wrapper.iter().cloned().chain([binary.into_os_string()]);
         let mut command = mortal(words.next().expect("at least the binary"));
+        forget_own_variables(&mut command);
         command.args(words);
         if let Some(toml) = &self.options.config {
             let path = self.home.join("broker.toml");
@@ -387,6 +389,15 @@ impl Drop for Broker {
         }
         if std::thread::panicking() {
             eprintln!("{}", last_lines(&self.log(), &self.log_path()));
+        }
+    }
+}
+
+/// Takes the tests' own variables out of a program's environment, where they would count as settings.
+fn forget_own_variables(command: &mut Command) {
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("CORELANE_") {
+            command.env_remove(name);
         }
     }
 }

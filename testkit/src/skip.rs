@@ -1,4 +1,4 @@
-//! Tests that cannot run somewhere say so by name. `.ci/run` compares the names with those that ci/skipped.txt allows on
+//! Tests that cannot run somewhere say so by name. `.ci/run` compares the names with those that .ci/skipped.txt allows on
 //! the machine at hand, so that a skip is never silent.
 
 use std::fs::{self, OpenOptions};

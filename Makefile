@@ -1,0 +1,41 @@
+# The commands that people and CI use. `make` alone lists them.
+
+CARGO ?= cargo
+# Where `make run` keeps its log.
+DATA ?= target/run
+# What `make run` passes on to the broker, such as ARGS="--listen 0.0.0.0:9400".
+ARGS ?=
+
+.PHONY: help demo run check test test-full soak bench audit
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: ## build, publish a real log of this machine, consume it back, compare, five seconds of load
+	@tools/demo.sh
+
+run: ## a broker to try things on: 127.0.0.1:9400, its pages on 127.0.0.1:9390, its log in target/run
+	$(CARGO) build --locked --release --bins
+	target/release/corelane-broker --data $(DATA) $(ARGS)
+
+check: ## format, lints and documentation, without a warning
+	$(CARGO) fmt --all -- --check
+	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
+	$(CARGO) clippy --locked --package corelane-client --no-default-features -- -D warnings
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --workspace --no-deps
+
+test: ## every test in its short form (under eight minutes once built, on two cores)
+	@tools/test.sh
+
+test-full: ## every test in its long form: gigabytes instead of megabytes
+	@CORELANE_FULL=1 tools/test.sh
+
+soak: ## random histories of the log with crashes: MINUTES=30 SEED=n
+	@tools/soak.sh
+
+bench: ## a table of what this machine does: SECONDS_EACH=5
+	@tools/bench.sh
+
+audit: ## licences and known vulnerabilities of the dependencies (needs cargo-deny)
+	@$(CARGO) deny --version >/dev/null 2>&1 || { echo "make audit needs cargo-deny: cargo install --locked cargo-deny" >&2; exit 1; }
+	$(CARGO) deny --locked check

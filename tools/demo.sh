@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# The system at work, in under a minute beyond the build: a real log of this machine goes in and comes back byte for
+# byte, then five seconds of load, then an orderly stop.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+. tools/lib.sh
+
+build_release
+make_work_directory demo
+start_broker
+echo "broker: $(cat "$work/broker.out")"
+
+# The package manager's log; where there is none, the sources of this repository.
+if [ -s /var/log/dpkg.log ] && [ -r /var/log/dpkg.log ]; then
+    source_log=/var/log/dpkg.log
+else
+    source_log=$work/sources
+    find . -path ./target -prune -o -name '*.rs' -type f -print0 | sort -z | xargs -0 cat >"$source_log"
+fi
+# A message is a line and comes back with a newline: give the last line one if it has none.
+cp "$source_log" "$work/published"
+[ -z "$(tail -c 1 "$work/published")" ] || echo >>"$work/published"
+
+echo "publishing $source_log: $(wc -l <"$work/published") lines, $(wc -c <"$work/published") bytes"
+corelane topic create demo --partitions 1
+corelane produce demo --file "$work/published" --acks durable
+corelane consume demo --from earliest --exit-at-end --output "$work/consumed"
+cmp "$work/published" "$work/consumed"
+echo "consumed back: every byte the same"
+
+echo "five seconds of load: 200-byte messages in sets of 50, acknowledged when durable"
+corelane-loadgen both --broker "$CORELANE_BROKER" --topic load --create-partitions 2 --size 200 --set 50 \
+    --duration 5s --acks durable --json "$work/load.json"
+grep -Eq '"verified": *true' "$work/load.json" || { echo "what was consumed is not what was published" >&2; exit 1; }
+
+stop_broker
+echo
+printf '%-24s %14s %12s\n' "" "messages/s" "MB/s"
+for way in produce consume; do
+    printf '%-24s %14.0f %12.1f\n' "$way" "$(number "$work/load.json" "$way" messages_per_s)" \
+        "$(number "$work/load.json" "$way" mb_per_s)"
+done
+printf '%-24s %14s %12s\n' "" "p50 us" "p99 us"
+for latency in ack_us end_to_end_us; do
+    printf '%-24s %14.0f %12.0f\n' "$latency" "$(number "$work/load.json" "$latency" p50)" \
+        "$(number "$work/load.json" "$latency" p99)"
+done
+echo "broker stopped in order; done"
