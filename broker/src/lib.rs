@@ -2,4 +2,5 @@
 //! A file uses only what stands below it in this list: shard, service, io, registry, telemetry, config, limits.
 
 pub mod config;
+pub mod io;
 pub mod limits;

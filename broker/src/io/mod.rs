@@ -1,0 +1,10 @@
+//! What touches the system: a shard's arena, ring, disk and sockets. `unsafe` lives here, each block with its argument.
+#![allow(unsafe_code, reason = "the one layer that may, block by block with an argument")]
+
+pub mod arena;
+mod buddy;
+pub mod disk;
+pub mod env;
+mod operations;
+pub mod ring;
+pub mod signal;
