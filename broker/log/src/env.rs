@@ -1,5 +1,5 @@
 //! What the log needs from the world: a disk, an arena of aligned memory, two clocks, randomness. Everything here runs on
-//! one thread. The broker implements it on io_uring, the offline tools on blocking files, the tests on a simulated disk.
+//! one thread. The broker implements it on `io_uring`, the offline tools on blocking files, the tests on a simulated disk.
 
 use std::future::Future;
 use std::io;

@@ -2,3 +2,5 @@
 //! Names no runtime, opens no socket, has no clock of its own.
 
 pub mod env;
+#[cfg(feature = "sim")]
+pub mod sim;
