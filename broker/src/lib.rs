@@ -4,3 +4,4 @@
 pub mod config;
 pub mod io;
 pub mod limits;
+pub mod registry;

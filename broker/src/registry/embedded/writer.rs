@@ -1,0 +1,421 @@
+//! The one thread that changes the embedded registry. It takes what has gathered, runs it in order in one redb
+//! transaction, flushes, and only then answers. Ended leases come first, so that a late keep-alive never revives one.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use redb::{Database, ReadableTable as _, Table, WriteTransaction};
+use tokio::sync::{mpsc, oneshot, watch};
+
+use super::EmbeddedOptions;
+use super::tables::{CURRENT, HISTORY, LEASES, META, Meta, entry_of, stored_of};
+use crate::limits::STORE_GROUP_MAX;
+use crate::registry::keys::prefix_end;
+use crate::registry::store::{
+    Compare, Entry, LeaseId, Op, OpResult, Outcome, Revision, StoreError, StoreResult, Test, Txn,
+};
+use crate::registry::txn_rules::check_txn;
+
+/// What the thread is asked to do.
+pub(super) enum Command {
+    /// Run a transaction.
+    Commit { txn: Txn, reply: oneshot::Sender<StoreResult<Outcome>> },
+    /// Make a lease.
+    Grant { life: Duration, reply: oneshot::Sender<StoreResult<LeaseId>> },
+    /// Keep a lease alive.
+    KeepAlive { lease: LeaseId, reply: oneshot::Sender<StoreResult<Duration>> },
+    /// End a lease.
+    Revoke { lease: LeaseId, reply: oneshot::Sender<StoreResult<()>> },
+}
+
+struct Lease {
+    life: Duration,
+    deadline: Instant,
+    keys: BTreeSet<String>,
+}
+
+/// The thread's state.
+pub(super) struct Writer {
+    database: Arc<Database>,
+    options: EmbeddedOptions,
+    revisions: watch::Sender<Revision>,
+    leases: BTreeMap<LeaseId, Lease>,
+    failure: Option<StoreError>,
+}
+
+/// Answers to be given once the flush is done.
+type Answer = Box<dyn FnOnce(Option<&StoreError>)>;
+
+impl Writer {
+    /// Makes the tables, if they are not there, and re-arms every lease for its full life.
+    pub(super) fn open(
+        database: Arc<Database>,
+        options: EmbeddedOptions,
+        revisions: watch::Sender<Revision>,
+    ) -> Result<Self, redb::Error> {
+        let now = Instant::now();
+        let mut leases = BTreeMap::new();
+        let write = database.begin_write()?;
+        {
+            let current = write.open_table(CURRENT)?;
+            write.open_table(HISTORY)?;
+            for lease in write.open_table(LEASES)?.iter()? {
+                let (id, life_ms) = lease?;
+                let life = Duration::from_millis(life_ms.value());
+                leases.insert(id.value(), Lease { life, deadline: now + life, keys: BTreeSet::new() });
+            }
+            for entry in current.iter()? {
+                let (key, stored) = entry?;
+                if let Some(lease) = leases.get_mut(&stored.value().2) {
+                    lease.keys.insert(key.value().to_owned());
+                }
+            }
+            let mut table = write.open_table(META)?;
+            let meta = Meta::load(&table)?;
+            meta.store(&mut table)?;
+            revisions.send_replace(meta.revision);
+        }
+        write.commit()?;
+        Ok(Self { database, options, revisions, leases, failure: None })
+    }
+
+    /// Runs until every handle of the store is gone.
+    pub(super) fn run(mut self, mut queue: mpsc::Receiver<Command>) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
+        let runtime = runtime.expect("a runtime with nothing but a timer can be built");
+        runtime.block_on(async {
+            loop {
+                let mut batch = Vec::new();
+                let deadline = self.leases.values().map(|lease| lease.deadline).min();
+                let ended = async {
+                    match deadline {
+                        Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
+                        None => std::future::pending().await,
+                    }
+                };
+                tokio::select! {
+                    received = queue.recv_many(&mut batch, STORE_GROUP_MAX) => if received == 0 { break },
+                    () = ended => {}
+                }
+                self.run_batch(batch);
+            }
+        });
+    }
+
+    fn run_batch(&mut self, batch: Vec<Command>) {
+        let mut answers: Vec<Answer> = Vec::with_capacity(batch.len());
+        if self.failure.is_none()
+            && let Err(error) = self.apply_batch(batch, &mut answers)
+        {
+            tracing::error!(%error, "the embedded registry failed and stays closed until the broker is restarted");
+            self.failure = Some(StoreError::Failed(format!("{error}; restart the broker")));
+            // Its deadlines mean nothing any more.
+            self.leases.clear();
+        }
+        for answer in answers {
+            answer(self.failure.as_ref());
+        }
+    }
+
+    /// Runs a batch and flushes it. After an error nothing of it counts, and those not yet run are dropped unanswered,
+    /// which their callers hear as a failure.
+    fn apply_batch(&mut self, batch: Vec<Command>, answers: &mut Vec<Answer>) -> Result<(), redb::Error> {
+        let database = Arc::clone(&self.database);
+        let write = database.begin_write()?;
+        let mut state = State::open(&write)?;
+        let before = state.meta;
+        let now = Instant::now();
+        let ended: Vec<LeaseId> =
+            self.leases.iter().filter(|(_, lease)| lease.deadline <= now).map(|(id, _)| *id).collect();
+        for lease in ended {
+            self.end_lease(&mut state, lease)?;
+        }
+        for command in batch {
+            let answer = self.apply(&mut state, command, now)?;
+            answers.push(answer);
+        }
+        let after = state.meta;
+        if after == before && !state.leases_changed {
+            return Ok(());
+        }
+        state.forget_history(self.options.history_revisions_max)?;
+        state.close()?;
+        write.commit()?;
+        self.revisions.send_replace(after.revision);
+        Ok(())
+    }
+
+    fn apply(&mut self, state: &mut State<'_>, command: Command, now: Instant) -> Result<Answer, redb::Error> {
+        Ok(match command {
+            Command::Commit { txn, reply } => answer(reply, self.run_txn(state, txn)?),
+            Command::Grant { life, reply } => {
+                state.meta.last_lease += 1;
+                state.leases_changed = true;
+                let id = state.meta.last_lease;
+                state.leases.insert(id, u64::try_from(life.as_millis()).unwrap_or(u64::MAX))?;
+                self.leases.insert(id, Lease { life, deadline: now + life, keys: BTreeSet::new() });
+                answer(reply, Ok(id))
+            }
+            Command::KeepAlive { lease, reply } => {
+                let kept = self.leases.get_mut(&lease).ok_or(StoreError::LeaseGone).map(|lease| {
+                    lease.deadline = now + lease.life;
+                    lease.life
+                });
+                answer(reply, kept)
+            }
+            Command::Revoke { lease, reply } => {
+                let ended = if self.leases.contains_key(&lease) {
+                    self.end_lease(state, lease)?;
+                    Ok(())
+                } else {
+                    Err(StoreError::LeaseGone)
+                };
+                answer(reply, ended)
+            }
+        })
+    }
+
+    fn end_lease(&mut self, state: &mut State<'_>, lease: LeaseId) -> Result<(), redb::Error> {
+        state.leases.remove(lease)?;
+        state.leases_changed = true;
+        let keys = self.leases.remove(&lease).map(|lease| lease.keys).unwrap_or_default();
+        let mut step = Step::new(state.meta.revision + 1);
+        for key in keys {
+            state.delete(&mut step, &key)?;
+        }
+        state.finish(&step);
+        Ok(())
+    }
+
+    fn run_txn(&mut self, state: &mut State<'_>, txn: Txn) -> Result<StoreResult<Outcome>, redb::Error> {
+        if let Err(reason) = check_txn(&txn) {
+            return Ok(Err(StoreError::Invalid(reason)));
+        }
+        // Every compare is judged, and every lease looked up, before anything is written.
+        let decided = state.decide(txn)?;
+        if decided.leases().any(|lease| !self.leases.contains_key(&lease)) {
+            return Ok(Err(StoreError::LeaseGone));
+        }
+        let mut step = Step::new(state.meta.revision + 1);
+        let succeeded = decided.succeeded;
+        let results = state.apply(&mut step, decided, &mut self.leases)?;
+        state.finish(&step);
+        Ok(Ok(Outcome { succeeded, revision: state.meta.revision, results }))
+    }
+}
+
+fn answer<T: 'static>(reply: oneshot::Sender<StoreResult<T>>, result: StoreResult<T>) -> Answer {
+    Box::new(move |failure| {
+        // Whoever asked may have gone.
+        let _ = reply.send(failure.map_or(result, |failure| Err(failure.clone())));
+    })
+}
+
+/// A transaction with its branches chosen.
+struct Decided {
+    succeeded: bool,
+    ops: Vec<DecidedOp>,
+}
+
+enum DecidedOp {
+    Plain(Op),
+    Txn(Decided),
+}
+
+impl Decided {
+    fn leases(&self) -> Box<dyn Iterator<Item = LeaseId> + '_> {
+        Box::new(self.ops.iter().flat_map(|op| match op {
+            DecidedOp::Plain(Op::Put { lease: Some(lease), .. }) => Box::new(std::iter::once(*lease)),
+            DecidedOp::Plain(_) => Box::new(std::iter::empty()) as Box<dyn Iterator<Item = LeaseId>>,
+            DecidedOp::Txn(decided) => decided.leases(),
+        }))
+    }
+}
+
+/// The changes of one revision.
+struct Step {
+    revision: Revision,
+    events: u32,
+}
+
+impl Step {
+    fn new(revision: Revision) -> Self {
+        Self { revision, events: 0 }
+    }
+}
+
+/// The open tables of the batch's transaction.
+struct State<'t> {
+    current: Table<'t, &'static str, super::tables::Stored<'static>>,
+    history: Table<'t, (u64, u32), super::tables::Event<'static>>,
+    leases: Table<'t, u64, u64>,
+    table: Table<'t, &'static str, u64>,
+    meta: Meta,
+    leases_changed: bool,
+}
+
+impl<'t> State<'t> {
+    fn open(write: &'t WriteTransaction) -> Result<Self, redb::Error> {
+        let table = write.open_table(META)?;
+        let meta = Meta::load(&table)?;
+        Ok(Self {
+            current: write.open_table(CURRENT)?,
+            history: write.open_table(HISTORY)?,
+            leases: write.open_table(LEASES)?,
+            table,
+            meta,
+            leases_changed: false,
+        })
+    }
+
+    fn close(mut self) -> Result<(), redb::Error> {
+        Ok(self.meta.store(&mut self.table)?)
+    }
+
+    fn entry(&self, key: &str) -> Result<Option<Entry>, redb::Error> {
+        Ok(self.current.get(key)?.map(|stored| entry_of(key, stored.value())))
+    }
+
+    fn decide(&self, txn: Txn) -> Result<Decided, redb::Error> {
+        let mut succeeded = true;
+        for compare in &txn.compares {
+            succeeded = succeeded && self.holds(compare)?;
+        }
+        let mut ops = Vec::new();
+        for op in if succeeded { txn.then } else { txn.otherwise } {
+            ops.push(match op {
+                Op::Txn(txn) => DecidedOp::Txn(self.decide(txn)?),
+                op => DecidedOp::Plain(op),
+            });
+        }
+        Ok(Decided { succeeded, ops })
+    }
+
+    fn holds(&self, compare: &Compare) -> Result<bool, redb::Error> {
+        if compare.test == Test::NoneBelow {
+            return Ok(self.current.range(compare.key.as_str()..prefix_end(&compare.key).as_str())?.next().is_none());
+        }
+        let entry = self.entry(&compare.key)?;
+        Ok(match (&compare.test, entry) {
+            (Test::Absent, entry) => entry.is_none(),
+            (_, None) | (Test::NoneBelow, _) => false,
+            (Test::Exists, Some(_)) => true,
+            (Test::Value(value), Some(entry)) => entry.value == *value,
+            (Test::Created(revision), Some(entry)) => entry.create_revision == *revision,
+            (Test::Modified(revision), Some(entry)) => entry.mod_revision == *revision,
+        })
+    }
+
+    fn apply(
+        &mut self,
+        step: &mut Step,
+        decided: Decided,
+        leases: &mut BTreeMap<LeaseId, Lease>,
+    ) -> Result<Vec<OpResult>, redb::Error> {
+        let mut results = Vec::with_capacity(decided.ops.len());
+        for op in decided.ops {
+            results.push(match op {
+                DecidedOp::Txn(decided) => {
+                    let succeeded = decided.succeeded;
+                    OpResult::Txn { succeeded, results: self.apply(step, decided, leases)? }
+                }
+                DecidedOp::Plain(Op::Put { key, value, lease }) => {
+                    self.put(step, key, value, lease, leases)?;
+                    OpResult::Put
+                }
+                DecidedOp::Plain(Op::Delete(key)) => OpResult::Deleted(self.detach_and_delete(step, &key, leases)?),
+                DecidedOp::Plain(Op::DeletePrefix(prefix)) => {
+                    let mut deleted = 0;
+                    for key in self.keys_below(&prefix)? {
+                        deleted += self.detach_and_delete(step, &key, leases)?;
+                    }
+                    OpResult::Deleted(deleted)
+                }
+                DecidedOp::Plain(Op::Get(key)) => OpResult::Got(self.entry(&key)?),
+                DecidedOp::Plain(Op::Txn(_)) => unreachable!("deciding turns every transaction into a decided one"),
+            });
+        }
+        Ok(results)
+    }
+
+    fn put(
+        &mut self,
+        step: &mut Step,
+        key: String,
+        value: Vec<u8>,
+        lease: Option<LeaseId>,
+        leases: &mut BTreeMap<LeaseId, Lease>,
+    ) -> Result<(), redb::Error> {
+        let before = self.entry(&key)?;
+        if let Some(old) = before.as_ref().and_then(|entry| entry.lease).and_then(|old| leases.get_mut(&old)) {
+            old.keys.remove(&key);
+        }
+        if let Some(new) = lease {
+            leases.get_mut(&new).expect("leases were looked up before").keys.insert(key.clone());
+        }
+        let create_revision = before.as_ref().map_or(step.revision, |entry| entry.create_revision);
+        let after = Entry { key, value, create_revision, mod_revision: step.revision, lease };
+        self.current.insert(after.key.as_str(), stored_of(&after))?;
+        self.record(step, &after.key, before.as_ref(), Some(&after))
+    }
+
+    fn detach_and_delete(
+        &mut self,
+        step: &mut Step,
+        key: &str,
+        leases: &mut BTreeMap<LeaseId, Lease>,
+    ) -> Result<u64, redb::Error> {
+        let lease = self.entry(key)?.and_then(|entry| entry.lease);
+        if let Some(lease) = lease.and_then(|lease| leases.get_mut(&lease)) {
+            lease.keys.remove(key);
+        }
+        self.delete(step, key)
+    }
+
+    fn delete(&mut self, step: &mut Step, key: &str) -> Result<u64, redb::Error> {
+        let before = self.current.remove(key)?.map(|stored| entry_of(key, stored.value()));
+        if before.is_some() {
+            self.record(step, key, before.as_ref(), None)?;
+        }
+        Ok(u64::from(before.is_some()))
+    }
+
+    fn record(
+        &mut self,
+        step: &mut Step,
+        key: &str,
+        before: Option<&Entry>,
+        after: Option<&Entry>,
+    ) -> Result<(), redb::Error> {
+        self.history.insert((step.revision, step.events), (key, before.map(stored_of), after.map(stored_of)))?;
+        step.events += 1;
+        Ok(())
+    }
+
+    /// Uses the revision up, if something changed.
+    fn finish(&mut self, step: &Step) {
+        if step.events > 0 {
+            self.meta.revision = step.revision;
+        }
+    }
+
+    fn keys_below(&self, prefix: &str) -> Result<Vec<String>, redb::Error> {
+        let mut keys = Vec::new();
+        for found in self.current.range(prefix..prefix_end(prefix).as_str())? {
+            keys.push(found?.0.value().to_owned());
+        }
+        Ok(keys)
+    }
+
+    /// Forgets what is older than the newest `keep` revisions, a tenth of them at a time.
+    fn forget_history(&mut self, keep: u64) -> Result<(), redb::Error> {
+        let compacted = self.meta.revision.saturating_sub(keep);
+        if compacted < self.meta.compacted + (keep / 10).max(1) {
+            return Ok(());
+        }
+        self.history.retain_in(..=(compacted, u32::MAX), |_, _| false)?;
+        self.meta.compacted = compacted;
+        Ok(())
+    }
+}
