@@ -1,3 +1,52 @@
-//! The Corelane command line.
+//! The Corelane command line: reads arguments, runs one command on one thread, turns its end into an exit status.
+//!
+//! Results go to standard output, everything else to standard error.
 
-fn main() {}
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::args::{Cli, Command};
+use crate::error::CliError;
+
+mod args;
+mod cluster;
+mod consume;
+mod error;
+mod output;
+mod parse;
+mod produce;
+mod signals;
+mod topic;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let result = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|cause| CliError::System { what: "the event loop cannot be started", cause })
+        .and_then(|runtime| {
+            let result = runtime.block_on(run(cli));
+            // What still blocks (a read of a terminal, a write to a pipe that nobody empties) is not waited for.
+            runtime.shutdown_background();
+            result
+        });
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("corelane: {error}");
+            ExitCode::from(error.exit_status())
+        }
+    }
+}
+
+async fn run(cli: Cli) -> Result<(), CliError> {
+    let shared = &cli.shared;
+    match cli.command {
+        Command::Topic(command) => topic::run(shared, command).await,
+        Command::Produce(args) => produce::run(shared, *args).await,
+        Command::Consume(args) => consume::run(shared, *args).await,
+        Command::Cluster(command) => cluster::run(shared, &command).await,
+        Command::Completions { shell } => output::print(&args::completions(shell)),
+    }
+}

@@ -1,0 +1,136 @@
+//! The command line as a whole: what every command shares, and the list of commands. Each family's own arguments stand
+//! beside the code that carries them out.
+
+use std::time::Duration;
+
+use clap::{CommandFactory, Parser, Subcommand};
+use clap_complete::Shell;
+use corelane_client::Client;
+
+use crate::cluster::ClusterCommand;
+use crate::consume::ConsumeArgs;
+use crate::error::CliError;
+use crate::parse::duration::parse_timeout;
+use crate::produce::ProduceArgs;
+use crate::topic::TopicCommand;
+
+/// Publish to, read from and look after a Corelane cluster.
+#[derive(Debug, Parser)]
+#[command(
+    name = "corelane",
+    version,
+    disable_help_subcommand = true,
+    after_help = "\
+Examples:
+  corelane topic create access-log --partitions 4
+  tail -F access.log | corelane produce access-log
+  corelane consume access-log --from -1h --exit-at-end
+  corelane --broker broker-1:9400,broker-2:9400 cluster describe
+
+Exit status: 0 done; 1 failed, the reason is on standard error; 2 wrong arguments; 130 or 143 ended by Ctrl-C or
+SIGTERM before all was done. A reader of the output that leaves early (`| head`) ends the command with 0."
+)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) shared: Shared,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// What every command takes.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Shared {
+    /// Brokers to begin with; the first one that answers names the others
+    #[arg(
+        long,
+        global = true,
+        env = "CORELANE_BROKER",
+        value_name = "HOST:PORT[,...]",
+        value_delimiter = ',',
+        default_value = "127.0.0.1:9400"
+    )]
+    pub(crate) broker: Vec<String>,
+
+    /// Print JSON instead of tables and text
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+
+    /// How long to wait for a connection and for each answer
+    #[arg(long, global = true, value_name = "DURATION", default_value = "10s", value_parser = parse_timeout)]
+    pub(crate) timeout: Duration,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Create, list, describe, alter, trim and delete topics
+    #[command(subcommand)]
+    Topic(TopicCommand),
+    /// Publish a message for each line of a file or of standard input
+    Produce(Box<ProduceArgs>),
+    /// Print a topic's messages as they come
+    Consume(Box<ConsumeArgs>),
+    /// Look at the brokers
+    #[command(subcommand)]
+    Cluster(ClusterCommand),
+    /// Print a script that completes commands and options in a shell
+    #[command(after_help = "\
+Examples:
+  corelane completions bash > /etc/bash_completion.d/corelane
+  source <(corelane completions zsh)")]
+    Completions {
+        /// The shell
+        shell: Shell,
+    },
+}
+
+impl Shared {
+    /// Connects to the first broker that answers within the time-out.
+    pub(crate) async fn connect(&self) -> Result<Client, CliError> {
+        let client = Client::builder()
+            .bootstrap(self.broker.join(","))
+            .client_name("corelane")
+            .connect_timeout(self.timeout)
+            .request_timeout(self.timeout)
+            .build()
+            .await?;
+        Ok(client)
+    }
+}
+
+/// The completion script for a shell.
+pub(crate) fn completions(shell: Shell) -> String {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "corelane", &mut script);
+    String::from_utf8(script).expect("completion scripts are text")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_shows_examples() {
+        fn check(command: &clap::Command) {
+            if command.has_subcommands() {
+                command.get_subcommands().for_each(check);
+            } else {
+                let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+                assert!(help.contains("Example"), "`{}` has no example", command.get_name());
+            }
+        }
+        check(&Cli::command());
+    }
+
+    #[test]
+    fn every_shell_gets_a_script() {
+        for shell in [Shell::Bash, Shell::Zsh, Shell::Fish, Shell::Elvish, Shell::PowerShell] {
+            let script = completions(shell);
+            assert!(script.contains("exit-at-end"), "{shell}");
+        }
+    }
+}

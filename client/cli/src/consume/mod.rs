@@ -1,0 +1,69 @@
+//! `corelane consume`: a topic's messages, written as they come. This file decides how the command ends; the reading and
+//! writing is job.rs.
+
+mod args;
+mod format;
+mod job;
+mod last;
+mod sink;
+mod until;
+
+use std::pin::pin;
+use std::time::Duration;
+
+use crate::args::Shared;
+use crate::error::CliError;
+use crate::signals::{Interruption, Signals};
+
+pub(crate) use args::ConsumeArgs;
+use job::{End, Job};
+use sink::Sink;
+
+/// How long a reader that does not read may hold up the end of an interrupted command.
+const LAST_WRITE_MAX: Duration = Duration::from_millis(500);
+
+pub(crate) async fn run(shared: &Shared, args: ConsumeArgs) -> Result<(), CliError> {
+    let mut signals = Signals::listen().map_err(|cause| CliError::System { what: "signals", cause })?;
+    let prepare = async {
+        let client = shared.connect().await?;
+        Job::prepare(&client, &args, shared.json).await
+    };
+    let mut job = tokio::select! {
+        job = prepare => job?,
+        interruption = signals.next() => return ended_by(&args, interruption),
+    };
+    let end = job.work(&mut signals).await;
+    let damage = job.damage();
+    match end {
+        Ok(End::Complete) => {
+            finish(job.into_sink(), &mut signals).await?;
+            damage.map_or(Ok(()), Err)
+        }
+        // The reader has what it wanted: neither the rest nor an end that was not reached is a failure.
+        Ok(End::Closed) => finish(job.into_sink(), &mut signals).await,
+        Ok(End::Interrupted(interruption)) => {
+            let written = tokio::time::timeout(LAST_WRITE_MAX, finish(job.into_sink(), &mut signals)).await;
+            written.unwrap_or(Ok(()))?;
+            ended_by(&args, interruption)
+        }
+        Err(error) => {
+            // What came before the failure is written all the same, but the failure is what is told.
+            let _ = finish(job.into_sink(), &mut signals).await;
+            Err(error)
+        }
+    }
+}
+
+/// A signal is the ordinary end of a command that follows, and a failure of one that had something to finish.
+fn ended_by(args: &ConsumeArgs, interruption: Interruption) -> Result<(), CliError> {
+    if args.ends_by_itself() { Err(CliError::Interrupted(interruption)) } else { Ok(()) }
+}
+
+/// Writes the rest; after a signal a reader that does not read is not waited for.
+async fn finish(sink: Sink, signals: &mut Signals) -> Result<(), CliError> {
+    let mut finished = pin!(sink.finish());
+    tokio::select! {
+        result = &mut finished => result.map_err(CliError::Output),
+        interruption = signals.next() => Err(CliError::Interrupted(interruption)),
+    }
+}

@@ -1,0 +1,91 @@
+//! Why a command failed, in one sentence that says what to do, and the exit status that goes with it.
+
+use std::io;
+use std::path::PathBuf;
+
+use corelane_client::CallError;
+
+use crate::signals::Interruption;
+
+/// The command did not do what it was asked to do.
+pub(crate) const STATUS_FAILED: u8 = 1;
+
+/// Any failure of a command. Whoever makes one has said nothing yet: `main` prints it, once.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CliError {
+    /// A call to the cluster failed.
+    #[error("{0}")]
+    Call(CallError),
+    /// The topic is not there.
+    #[error("there is no topic {topic:?}; create it with: corelane topic create {topic} --partitions 1")]
+    UnknownTopic {
+        /// Its name.
+        topic: String,
+    },
+    /// A file could not be opened.
+    #[error("{}: {cause}", path.display())]
+    File {
+        /// Its path, as it was given.
+        path: PathBuf,
+        /// Why not.
+        cause: io::Error,
+    },
+    /// The input could not be read to its end.
+    #[error("the input cannot be read: {0}")]
+    Input(io::Error),
+    /// The output could not be written to its end.
+    #[error("the output cannot be written: {0}")]
+    Output(io::Error),
+    /// Arguments that only the topic shows to be wrong.
+    #[error("{0}")]
+    Argument(String),
+    /// A dangerous command without a terminal to ask on.
+    #[error("{0} This is not a terminal, so nothing was asked and nothing was done; give --yes to go on.")]
+    NeedsYes(String),
+    /// The question was not answered with yes.
+    #[error("nothing was done")]
+    NotConfirmed,
+    /// Some messages were not published; the summary has told how many and why.
+    #[error("{failed} of {messages} messages were not published; the first failure: {cause}")]
+    NotPublished {
+        /// Messages that failed or were not sent.
+        failed: u64,
+        /// Messages that were read.
+        messages: u64,
+        /// Why the first of them failed.
+        cause: String,
+    },
+    /// A consumer stopped for good.
+    #[error("{0}")]
+    Consume(String),
+    /// A signal ended the command before it had done what it was asked to do.
+    #[error("interrupted")]
+    Interrupted(Interruption),
+    /// The operating system refused something that every command needs.
+    #[error("{what}: {cause}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// Why it failed.
+        cause: io::Error,
+    },
+}
+
+impl CliError {
+    /// The exit status: 1, or what a shell expects of a command that a signal has ended.
+    pub(crate) fn exit_status(&self) -> u8 {
+        match self {
+            CliError::Interrupted(interruption) => interruption.exit_status(),
+            _ => STATUS_FAILED,
+        }
+    }
+}
+
+impl From<CallError> for CliError {
+    fn from(error: CallError) -> Self {
+        match error {
+            CallError::UnknownTopic { topic } => CliError::UnknownTopic { topic },
+            other => CliError::Call(other),
+        }
+    }
+}
