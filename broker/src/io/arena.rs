@@ -105,13 +105,12 @@ impl env::Arena for ShardArena {
     type Chunk = ShardChunk;
 
     fn allocate(&self, bytes: usize) -> Option<ShardChunk> {
-        let blocks = bytes.max(1).div_ceil(BLOCK_BYTES).checked_next_power_of_two()?;
-        let order = blocks.ilog2() as u8;
-        let first = self.0.buddy.borrow_mut().take(order)?;
+        let blocks = u32::try_from(bytes.max(1).div_ceil(BLOCK_BYTES)).ok()?;
+        let first = self.0.buddy.borrow_mut().take(blocks)?;
         Some(ShardChunk(Rc::new(ChunkState {
             region: Rc::clone(&self.0),
             first_block: first,
-            order,
+            blocks,
             filled: Cell::new(0),
             spare_lent: Cell::new(false),
             granted: RefCell::new(None),
@@ -149,7 +148,7 @@ pub struct ShardChunk(Rc<ChunkState>);
 struct ChunkState {
     region: Rc<Region>,
     first_block: u32,
-    order: u8,
+    blocks: u32,
     filled: Cell<usize>,
     /// Set while `with_spare` lends bytes.
     spare_lent: Cell<bool>,
@@ -159,7 +158,7 @@ struct ChunkState {
 
 impl ChunkState {
     fn capacity(&self) -> usize {
-        BLOCK_BYTES << self.order
+        BLOCK_BYTES * self.blocks as usize
     }
 
     fn pointer(&self, at: usize) -> *mut u8 {
@@ -189,7 +188,7 @@ impl ChunkState {
 
 impl Drop for ChunkState {
     fn drop(&mut self) {
-        self.region.buddy.borrow_mut().give_back(self.first_block, self.order);
+        self.region.buddy.borrow_mut().give_back(self.first_block, self.blocks);
         self.region.returns.set(self.region.returns.get().wrapping_add(1));
         for waiter in self.region.waiters.take() {
             waiter.wake();

@@ -1,5 +1,6 @@
 //! A buddy allocator over block numbers: which runs of blocks are free. It touches no memory itself, so it is plain safe
-//! code; the arena lends it a region. Runs are powers of two, aligned to their own length, split and merged in O(log n).
+//! code; the arena lends it a region. Free runs are powers of two, aligned to their own length, split and merged in
+//! O(log n); what a taker does not need of its run stays free.
 
 /// The end of a free list.
 const NONE: u32 = u32::MAX;
@@ -30,12 +31,8 @@ impl Buddy {
             next: vec![NONE; blocks as usize],
             previous: vec![NONE; blocks as usize],
         };
-        let mut at = 0;
-        while at < blocks {
-            let by_rest = (blocks - at).ilog2();
-            let order = if at == 0 { by_rest } else { by_rest.min(at.trailing_zeros()) };
-            buddy.push(at, order as u8);
-            at += 1 << order;
+        for (first, order) in runs(0, blocks) {
+            buddy.push(first, order);
         }
         buddy
     }
@@ -45,8 +42,24 @@ impl Buddy {
         self.blocks_used
     }
 
-    /// Takes a run of `1 << order` blocks; answers its first block.
-    pub(super) fn take(&mut self, order: u8) -> Option<u32> {
+    /// Takes `blocks` blocks in a row, at least one; answers the first.
+    pub(super) fn take(&mut self, blocks: u32) -> Option<u32> {
+        let order = blocks.checked_next_power_of_two()?.ilog2() as u8;
+        let first = self.take_run(order)?;
+        for (rest, order) in runs(first + blocks, first + (1 << order)) {
+            self.give_back_run(rest, order);
+        }
+        Some(first)
+    }
+
+    /// Gives back what was taken.
+    pub(super) fn give_back(&mut self, first: u32, blocks: u32) {
+        for (first, order) in runs(first, first + blocks) {
+            self.give_back_run(first, order);
+        }
+    }
+
+    fn take_run(&mut self, order: u8) -> Option<u32> {
         let found = (usize::from(order)..self.heads.len()).find(|&order| self.heads[order] != NONE)?;
         let first = self.heads[found];
         self.remove(first);
@@ -59,7 +72,7 @@ impl Buddy {
     }
 
     /// Gives a run back and merges it with its free buddies.
-    pub(super) fn give_back(&mut self, first: u32, order: u8) {
+    fn give_back_run(&mut self, first: u32, order: u8) {
         self.blocks_used -= 1 << order;
         let (mut first, mut order) = (first, order);
         while usize::from(order) + 1 < self.heads.len() {
@@ -99,6 +112,17 @@ impl Buddy {
     }
 }
 
+/// Cuts blocks `from` up to `to` into the fewest aligned runs: the first block of each, and its order.
+fn runs(from: u32, to: u32) -> impl Iterator<Item = (u32, u8)> {
+    let mut at = from;
+    std::iter::from_fn(move || {
+        let rest = (to - at).checked_ilog2()?;
+        let (first, order) = (at, rest.min(at.trailing_zeros()));
+        at += 1 << order;
+        Some((first, order as u8))
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::Buddy;
@@ -107,29 +131,30 @@ mod tests {
     fn whole_region_can_be_taken_and_merges_again() {
         for blocks in [1, 2, 3, 7, 8, 100, 1024] {
             let mut buddy = Buddy::new(blocks);
-            let taken: Vec<u32> = std::iter::from_fn(|| buddy.take(0)).collect();
+            let taken: Vec<u32> = std::iter::from_fn(|| buddy.take(1)).collect();
             assert_eq!(taken.len(), blocks as usize);
             assert_eq!(buddy.blocks_used(), blocks);
             for first in taken {
-                buddy.give_back(first, 0);
+                buddy.give_back(first, 1);
             }
             assert_eq!(buddy.blocks_used(), 0);
-            let largest = blocks.ilog2() as u8;
-            assert!(buddy.take(largest).is_some(), "{blocks} blocks did not merge again");
+            assert!(buddy.take(1 << blocks.ilog2()).is_some(), "{blocks} blocks did not merge again");
         }
     }
 
     #[test]
-    fn runs_are_aligned_and_disjoint() {
+    fn what_is_taken_is_disjoint_and_no_longer_than_asked() {
         let mut buddy = Buddy::new(64);
-        let mut owner = [false; 64];
-        for order in [0, 3, 1, 0, 4, 2, 0] {
-            let first = buddy.take(order).expect("64 blocks hold these");
-            assert_eq!(first % (1 << order), 0);
-            for block in first..first + (1 << order) {
-                assert!(!std::mem::replace(&mut owner[block as usize], true), "block {block} handed out twice");
+        let mut is_taken = [false; 64];
+        let mut used = 0;
+        for blocks in [1, 8, 3, 1, 17, 4, 5] {
+            let first = buddy.take(blocks).expect("64 blocks hold these");
+            used += blocks;
+            assert_eq!(buddy.blocks_used(), used);
+            for block in first..first + blocks {
+                assert!(!std::mem::replace(&mut is_taken[block as usize], true), "block {block} handed out twice");
             }
         }
-        assert!(buddy.take(6).is_none());
+        assert!(buddy.take(64).is_none());
     }
 }
