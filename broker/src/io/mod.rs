@@ -3,8 +3,10 @@
 
 pub mod arena;
 mod buddy;
+pub mod checks;
 pub mod disk;
 pub mod env;
 mod operations;
 pub mod ring;
 pub mod signal;
+pub mod socket;

@@ -1,0 +1,194 @@
+//! TCP sockets of a shard: listeners that share a port, streams that receive into two places at once and send many slices
+//! with one call. What the socket takes or gives at once costs one system call; only waiting goes through the executor.
+
+use std::cell::{Cell, RefCell};
+use std::io::{self, IoSlice, IoSliceMut};
+use std::net::{Shutdown, SocketAddr};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures_util::io::{AsyncRead, AsyncWrite};
+use glommio::net::{TcpListener, TcpStream};
+use rustix::net::{RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags};
+use socket2::{Domain, Protocol, SockRef, TcpKeepalive, Type};
+
+/// Connections that wait to be accepted; more are refused by the kernel.
+const BACKLOG: i32 = 1024;
+/// A silent connection is probed after so long ...
+const KEEPALIVE_AFTER: Duration = Duration::from_mins(1);
+/// ... and again and again, so long apart ...
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
+/// ... so often; then it is dead.
+const KEEPALIVE_PROBES: u32 = 6;
+/// What was sent and is not acknowledged by the peer's machine for so long ends the connection.
+const UNACKNOWLEDGED_MAX: Duration = Duration::from_mins(1);
+/// What one wait for a socket that is full sends when it ends, in bytes.
+const SEND_AFTER_WAIT_BYTES: usize = 64 << 10;
+
+/// Makes `count` listeners on one address: the kernel spreads connections over them. Port 0 is chosen once for all.
+///
+/// # Errors
+/// When the address cannot be had, also when another process listens there already.
+pub fn listen(address: SocketAddr, count: usize) -> io::Result<Vec<OwnedFd>> {
+    // Sharing a port would let a second broker take half of the first one's connections: ask for it alone first.
+    let mut address = address;
+    let alone = socket2::Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    alone.set_reuse_address(true)?;
+    alone.bind(&address.into())?;
+    if let Some(bound) = alone.local_addr()?.as_socket() {
+        address = bound;
+    }
+    drop(alone);
+    let mut listeners = Vec::with_capacity(count);
+    for _ in 0..count {
+        let socket = socket2::Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+        socket.set_reuse_address(true)?;
+        socket.set_reuse_port(true)?;
+        socket.bind(&address.into())?;
+        socket.listen(BACKLOG)?;
+        listeners.push(OwnedFd::from(socket));
+    }
+    Ok(listeners)
+}
+
+/// The address that a listener or a stream has on this side.
+///
+/// # Errors
+/// When the system does not tell.
+pub fn local_address(socket: &OwnedFd) -> io::Result<SocketAddr> {
+    SockRef::from(socket).local_addr()?.as_socket().ok_or_else(|| io::ErrorKind::InvalidInput.into())
+}
+
+/// A shard's listener.
+pub struct Listener(TcpListener);
+
+impl Listener {
+    /// Takes a listening socket over. Must be called on a glommio executor.
+    pub fn new(socket: OwnedFd) -> Self {
+        // SAFETY: the descriptor is a listening socket that is given up here; the listener owns and closes it.
+        Self(unsafe { TcpListener::from_raw_fd(socket.into_raw_fd()) })
+    }
+
+    /// The next connection.
+    ///
+    /// # Errors
+    /// What `accept` answers; with too many open files, trying again at once does not help.
+    pub async fn accept(&self) -> io::Result<Socket> {
+        let stream = self.0.accept().await.map_err(io::Error::from)?;
+        Socket::from_stream(stream)
+    }
+}
+
+/// A connected socket. Clones share it: one task receives, one sends.
+#[derive(Clone)]
+pub struct Socket(Rc<Stream>);
+
+struct Stream {
+    stream: RefCell<TcpStream>,
+    /// Set when the last receive found less than it had room for: then the next one waits first.
+    is_drained: Cell<bool>,
+}
+
+impl Socket {
+    /// Takes a connected socket over, which another executor may have accepted. Must be called on a glommio executor.
+    ///
+    /// # Errors
+    /// When its options cannot be set.
+    pub fn new(socket: OwnedFd) -> io::Result<Self> {
+        // SAFETY: the descriptor is a connected socket that is given up here; the stream owns and closes it.
+        Self::from_stream(unsafe { TcpStream::from_raw_fd(socket.into_raw_fd()) })
+    }
+
+    fn from_stream(stream: TcpStream) -> io::Result<Self> {
+        let socket = Self(Rc::new(Stream { stream: RefCell::new(stream), is_drained: Cell::new(true) }));
+        let options = socket.descriptor();
+        let options = SockRef::from(&options);
+        options.set_tcp_nodelay(true)?;
+        options.set_tcp_keepalive(
+            &TcpKeepalive::new()
+                .with_time(KEEPALIVE_AFTER)
+                .with_interval(KEEPALIVE_INTERVAL)
+                .with_retries(KEEPALIVE_PROBES),
+        )?;
+        options.set_tcp_user_timeout(Some(UNACKNOWLEDGED_MAX))?;
+        Ok(socket)
+    }
+
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        let raw = self.0.stream.borrow().as_raw_fd();
+        // SAFETY: the stream owns the descriptor and lives as long as this borrow of it; nobody takes it out.
+        unsafe { BorrowedFd::borrow_raw(raw) }
+    }
+
+    /// The other side's address, if it is still there.
+    pub fn peer(&self) -> Option<SocketAddr> {
+        SockRef::from(&self.descriptor()).peer_addr().ok()?.as_socket()
+    }
+
+    /// A descriptor of the same connection, for another executor. What was not received yet is received there.
+    ///
+    /// # Errors
+    /// When there are too many open files.
+    pub fn duplicate(&self) -> io::Result<OwnedFd> {
+        self.descriptor().try_clone_to_owned()
+    }
+
+    /// Ends the connection in both directions: whoever receives or sends on it finds out at once.
+    pub fn shutdown(&self) {
+        // It may be closed by the peer already.
+        let _ = SockRef::from(&self.descriptor()).shutdown(Shutdown::Both);
+    }
+
+    /// Says that nothing more will be sent.
+    pub fn finish(&self) {
+        let _ = SockRef::from(&self.descriptor()).shutdown(Shutdown::Write);
+    }
+
+    /// Receives into `first` and, what does not fit there, into `second`. `first` must have room. 0: the peer has
+    /// finished.
+    pub fn poll_receive(
+        &self,
+        context: &mut Context<'_>,
+        first: &mut [u8],
+        second: &mut [u8],
+    ) -> Poll<io::Result<usize>> {
+        let room = first.len() + second.len();
+        if !self.0.is_drained.get() {
+            let mut vectors = [IoSliceMut::new(first), IoSliceMut::new(second)];
+            let mut control = RecvAncillaryBuffer::default();
+            match rustix::net::recvmsg(self.descriptor(), &mut vectors, &mut control, RecvFlags::DONTWAIT) {
+                Ok(received) => {
+                    self.0.is_drained.set(received.bytes < room);
+                    return Poll::Ready(Ok(received.bytes));
+                }
+                Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
+                Err(error) => return Poll::Ready(Err(error.into())),
+            }
+        }
+        let polled = Pin::new(&mut *self.0.stream.borrow_mut()).poll_read(context, first);
+        if let Poll::Ready(Ok(received)) = polled {
+            self.0.is_drained.set(received < first.len());
+        }
+        polled
+    }
+
+    /// Sends from the front of `slices`, which must hold something; answers how many bytes went.
+    pub fn poll_send(&self, context: &mut Context<'_>, slices: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        match rustix::net::sendmsg(self.descriptor(), slices, &mut SendAncillaryBuffer::default(), flags) {
+            Ok(sent) => return Poll::Ready(Ok(sent)),
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
+            Err(error) => return Poll::Ready(Err(error.into())),
+        }
+        // The executor has no wait for room by itself: its write waits and sends.
+        let first = slices.iter().find(|slice| !slice.is_empty()).map_or(&[][..], |slice| slice);
+        let first = &first[..first.len().min(SEND_AFTER_WAIT_BYTES)];
+        Pin::new(&mut *self.0.stream.borrow_mut()).poll_write(context, first)
+    }
+}
+
+#[cfg(test)]
+mod tests;
