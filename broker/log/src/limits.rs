@@ -1,0 +1,87 @@
+//! Every bound of the log in one place, each with what happens when it is reached. What must fit into what is proved by
+//! the assertions at the end, at compile time.
+
+use std::time::Duration;
+
+use crate::env::BLOCK_BYTES;
+
+const KIB: u64 = 1024;
+const MIB: u64 = 1024 * KIB;
+
+// ---- Sets and the write window -----------------------------------------------------------------------------------
+
+/// The shortest message, in bytes: its header.
+pub const MESSAGE_BYTES_MIN: u32 = 24;
+/// The largest `set_bytes_max` (and so the largest `message_bytes_max`) that a topic may have, in bytes.
+pub const SET_BYTES_LIMIT: u32 = 8 * MIB as u32;
+/// What a wrapper may claim to unpack to, in bytes; more is refused.
+pub const UNCOMPRESSED_BYTES_MAX: u32 = 32 * MIB as u32;
+/// The write window W where nothing else is said, in bytes: no write is issued at or beyond durable end + W.
+pub const UNFLUSHED_BYTES_DEFAULT: u64 = 16 * MIB;
+/// The smallest W of a partition whose topics may have any allowed `set_bytes_max`: a set beyond the window could never
+/// be flushed.
+pub const UNFLUSHED_BYTES_MIN: u64 = SET_BYTES_LIMIT as u64 + BLOCK_BYTES as u64;
+
+// ---- Segments ----------------------------------------------------------------------------------------------------
+
+/// The smallest `segment_bytes`, in bytes; tests roll early with it.
+pub const SEGMENT_BYTES_MIN: u64 = BLOCK_BYTES as u64;
+/// The largest `segment_bytes`, in bytes.
+pub const SEGMENT_BYTES_LIMIT: u64 = 64 * 1024 * MIB;
+/// The first step of allocation ahead, in bytes: what an idle partition costs on the disk. Each further step doubles the
+/// file ...
+pub const ALLOCATE_BYTES_FIRST: u64 = 32 * KIB;
+/// ... until the steps are this large, in bytes. A start reads so much behind the end of a partition.
+pub const ALLOCATE_STEP_BYTES_MAX: u64 = 64 * MIB;
+/// How long after `NO_SPACE` the next publish makes the disk be asked again.
+pub const NO_SPACE_RETRY: Duration = Duration::from_millis(250);
+/// A message boundary is remembered about once in so many bytes; a seek walks at most so far (or over one set).
+pub const STRETCH_BYTES: u64 = 64 * KIB;
+/// Summaries of closed segments that a partition keeps in memory; the one wanted least recently makes room.
+pub const SUMMARIES_LOADED_MAX: usize = 4;
+/// A summary file is never larger, in bytes; a larger one is rebuilt.
+pub const SUMMARY_BYTES_MAX: usize = 64 * MIB as usize;
+/// Files of closed segments that one shard keeps open for readers; the one opened first is closed first.
+pub const READ_FILES_MAX: usize = 256;
+
+// ---- Writing -----------------------------------------------------------------------------------------------------
+
+/// The largest commit that is one synchronous write, in bytes. Up to here it is cheaper than write and flush.
+pub const SYNC_WRITE_BYTES_MAX: u64 = 128 * KIB;
+/// While other writes are in flight, the next waits until so many bytes of whole blocks are there ...
+pub const WRITE_BYTES_MIN: u64 = 512 * KIB;
+/// ... and no write is larger than this, in bytes.
+pub const WRITE_BYTES_MAX: u64 = MIB;
+/// Writes of one partition in flight; the next waits.
+pub const WRITES_IN_FLIGHT_MAX: usize = 4;
+
+// ---- Memory ------------------------------------------------------------------------------------------------------
+
+/// A partition's tail grows in chunks that double from what is needed up to this, in bytes.
+pub const TAIL_CHUNK_BYTES_MAX: usize = MIB as usize;
+/// One part in so many of the arena is for what frees memory (padded blocks, reads); sets that arrive never take it.
+pub const ARENA_RESERVE_PART: usize = 16;
+/// What one read of a walk fetches, in bytes.
+pub const WALK_BYTES: usize = 256 * KIB as usize;
+
+// ---- Housekeeping ------------------------------------------------------------------------------------------------
+
+/// How long a failed piece of housekeeping (an unlink, a summary) rests before it is tried again.
+pub const HOUSEKEEPING_RETRY: Duration = Duration::from_secs(30);
+/// No timer of a partition runs longer; then it looks again.
+pub const TIMER_MAX: Duration = Duration::from_hours(1);
+/// Small files that the log reads whole: identities and checkpoints, in bytes.
+pub const SMALL_FILE_BYTES_MAX: usize = 64 * MIB as usize;
+
+// ---- What must fit into what -------------------------------------------------------------------------------------
+
+const _: () =
+    assert!(UNFLUSHED_BYTES_DEFAULT >= SET_BYTES_LIMIT as u64 + BLOCK_BYTES as u64, "the window holds the largest set");
+const _: () = assert!(UNFLUSHED_BYTES_DEFAULT >= UNFLUSHED_BYTES_MIN, "the default window is an allowed one");
+const _: () = assert!(SYNC_WRITE_BYTES_MAX <= WRITE_BYTES_MIN, "a small commit is smaller than a streaming write");
+const _: () = assert!(WRITE_BYTES_MIN <= WRITE_BYTES_MAX, "writes have a range");
+const _: () = assert!(WRITE_BYTES_MIN.is_multiple_of(BLOCK_BYTES as u64), "writes are whole blocks");
+const _: () = assert!(WRITE_BYTES_MAX.is_multiple_of(BLOCK_BYTES as u64), "writes are whole blocks");
+const _: () = assert!(ALLOCATE_BYTES_FIRST.is_multiple_of(BLOCK_BYTES as u64), "allocation is whole blocks");
+const _: () = assert!(ALLOCATE_BYTES_FIRST <= ALLOCATE_STEP_BYTES_MAX, "allocation grows");
+const _: () = assert!(WALK_BYTES.is_multiple_of(BLOCK_BYTES), "reads are whole blocks");
