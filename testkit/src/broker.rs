@@ -30,6 +30,7 @@ pub struct BrokerOptions {
     env: Vec<(OsString, OsString)>,
     config: Option<String>,
     data: Option<PathBuf>,
+    listen: Option<SocketAddr>,
     shards: usize,
     wrapper: Vec<OsString>,
     ready_within: Duration,
@@ -43,6 +44,7 @@ impl Default for BrokerOptions {
             env: Vec::new(),
             config: None,
             data: None,
+            listen: None,
             shards: cores.min(2),
             wrapper: Vec::new(),
             ready_within: Duration::from_mins(1),
@@ -83,6 +85,12 @@ impl BrokerOptions {
     /// A data directory that is not the broker's to remove.
     pub fn data(mut self, directory: impl Into<PathBuf>) -> BrokerOptions {
         self.data = Some(directory.into());
+        self
+    }
+
+    /// An address to listen on instead of a free port on 127.0.0.1.
+    pub fn listen(mut self, addr: SocketAddr) -> BrokerOptions {
+        self.listen = Some(addr);
         self
     }
 
@@ -160,7 +168,7 @@ impl Broker {
 
     /// Where clients connect; the same after a restart.
     pub fn addr(&self) -> SocketAddr {
-        self.listen.addr()
+        self.options.listen.unwrap_or_else(|| self.listen.addr())
     }
 
     /// Where the HTTP pages are; the same after a restart.
@@ -301,10 +309,11 @@ impl Broker {
         self.launch()
     }
 
-    /// Other options for the next start. The data directory stays unless they name another.
+    /// Other options for the next start. Data directory and address stay unless they name others.
     pub fn set_options(&mut self, options: BrokerOptions) {
         let data = options.data.clone().or_else(|| self.options.data.clone());
-        self.options = BrokerOptions { data, ..options };
+        let listen = options.listen.or(self.options.listen);
+        self.options = BrokerOptions { data, listen, ..options };
     }
 
     /// Stops the process's clock (SIGSTOP): it keeps its sockets and answers nothing.
@@ -331,7 +340,7 @@ impl Broker {
     fn command(&self) -> Command {
         let binary = bin("corelane-broker");
         let mut words = self.options.wrapper.iter().cloned().chain([binary.into_os_string()]);
-        let mut command = mortal(words.next().expect("at least the binary"));
+        let mut command = Command::new(words.next().expect("at least the binary"));
         forget_own_variables(&mut command);
         command.args(words);
         if let Some(toml) = &self.options.config {
@@ -351,7 +360,7 @@ impl Broker {
         let log_path = self.log_path();
         let log = OpenOptions::new().create(true).append(true).open(&log_path).expect("the log can be opened");
         let log_start = log.metadata().expect("an open file has metadata").len() as usize;
-        let mut command = self.command();
+        let mut command = mortal(&self.command());
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
         let started = Instant::now();
         let mut child = spawn(command).unwrap_or_else(|error| panic!("cannot start the broker: {error}"));

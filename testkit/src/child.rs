@@ -1,26 +1,69 @@
 //! Starting processes that die with the test process, however that ends.
 
 use std::io;
-use std::process::{Child, Command};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Mutex, OnceLock};
 
-use std::ffi::OsStr;
-use std::path::Path;
+use crate::process::ProcessStats;
 
 type Order = (Command, Sender<io::Result<Child>>);
 
-/// A command whose process the kernel kills when its parent goes, through util-linux's `setpriv` (which executes the
-/// program in its own place, so the process id is the program's). Where that is missing, only `Drop` cleans up.
-pub(crate) fn mortal(program: impl AsRef<OsStr>) -> Command {
+/// The same command, whose process the kernel kills when its parent goes, through util-linux's `setpriv` (which executes
+/// the program in its own place, so the process id is the program's). Where that is missing, only `Drop` cleans up.
+/// Standard streams are not carried over.
+pub(crate) fn mortal(command: &Command) -> Command {
     let setpriv = ["/usr/bin/setpriv", "/bin/setpriv"].into_iter().find(|path| Path::new(path).exists());
-    match setpriv {
+    let mut wrapped = match setpriv {
         Some(setpriv) => {
-            let mut command = Command::new(setpriv);
-            command.args(["--pdeathsig", "KILL"]).arg(program);
-            command
+            let mut wrapped = Command::new(setpriv);
+            wrapped.args(["--pdeathsig", "KILL"]).arg(command.get_program());
+            wrapped
         }
-        None => Command::new(program),
+        None => Command::new(command.get_program()),
+    };
+    wrapped.args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => wrapped.env(name, value),
+            None => wrapped.env_remove(name),
+        };
+    }
+    wrapped
+}
+
+/// A program that runs beside a test, its standard streams on /dev/null. Killed when dropped.
+#[derive(Debug)]
+pub struct Process {
+    child: Child,
+}
+
+impl Process {
+    /// Starts `command`: its program, arguments and environment.
+    pub fn start(command: &Command) -> Process {
+        let mut wrapped = mortal(command);
+        wrapped.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let child = spawn(wrapped).unwrap_or_else(|error| panic!("cannot start {command:?}: {error}"));
+        Process { child }
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Memory, CPU time, descriptors and threads at this moment.
+    pub fn stats(&self) -> ProcessStats {
+        ProcessStats::of(self.pid())
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // Both fail only when it has ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 

@@ -17,6 +17,7 @@ mod wait;
 
 pub use binaries::bin;
 pub use broker::{Broker, BrokerOptions, StartFailure};
+pub use child::Process;
 pub use command::{Finished, run, run_with_input};
 pub use dir::TestDir;
 pub use disk::SmallDisk;
