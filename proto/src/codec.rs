@@ -180,13 +180,18 @@ pub(crate) fn unpack(codec: Codec, packed: &[u8], claimed: usize) -> Result<Vec<
         #[cfg(feature = "gzip")]
         Codec::Gzip => {
             use std::io::Read;
-            let mut set = Vec::new();
-            // One byte more than claimed is asked for, to tell "exactly" from "at least".
-            flate2::read::GzDecoder::new(packed)
-                .take(claimed as u64 + 1)
-                .read_to_end(&mut set)
-                .map_err(|error| damaged(&error))?;
-            set
+            // Deflate makes at most 1032 bytes of one, so a larger claim is false before anything is allocated.
+            if claimed / 1032 > packed.len() {
+                return Err(CodecError::SizeDiffers { codec, claimed });
+            }
+            let mut set = vec![0; claimed];
+            let mut decoder = flate2::read::GzDecoder::new(packed);
+            decoder.read_exact(&mut set).map_err(|error| damaged(&error))?;
+            // The read behind the end tells "exactly" from "at least", and checks the member's own checksum.
+            match decoder.read(&mut [0]).map_err(|error| damaged(&error))? {
+                0 => set,
+                _ => return Err(CodecError::SizeDiffers { codec, claimed }),
+            }
         }
         Codec::Plain | Codec::Gap => return Err(CodecError::NotAWrapper(codec)),
         #[allow(unreachable_patterns, reason = "reached when a feature is off")]

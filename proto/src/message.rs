@@ -296,7 +296,7 @@ impl<'a> Message<'a> {
         if !self.codec.is_wrapper() {
             return None;
         }
-        WrapperClaims::read(self.value()?, self.header.length).ok()
+        self.value()?.first_chunk().map(WrapperClaims::decode)
     }
 }
 

@@ -28,14 +28,10 @@ impl WrapperClaims {
     /// wrapper's length. Nothing is unpacked.
     pub(crate) fn read(value: &[u8], length: u32) -> Result<WrapperClaims, FormatError> {
         let bad = |reason| Err(FormatError::BadWrapper { reason });
-        let Some((header, rest)) = value.split_first_chunk::<CLAIMS_BYTES>() else {
+        let Some((claims, rest)) = value.split_first_chunk::<CLAIMS_BYTES>() else {
             return bad("its value is too short");
         };
-        let claims = WrapperClaims {
-            messages: u32_at(header, 0),
-            uncompressed_bytes: u32_at(header, 4),
-            stored_bytes: u32_at(header, 8),
-        };
+        let claims = WrapperClaims::decode(claims);
         let Some(padding) = rest.get(claims.stored_bytes as usize..) else {
             return bad("its set is longer than its value");
         };
@@ -52,6 +48,15 @@ impl WrapperClaims {
             return bad("its padding is not zero");
         }
         Ok(claims)
+    }
+
+    /// The claims of a message that was parsed.
+    pub(crate) fn decode(claims: &[u8; CLAIMS_BYTES]) -> WrapperClaims {
+        WrapperClaims {
+            messages: u32_at(claims, 0),
+            uncompressed_bytes: u32_at(claims, 4),
+            stored_bytes: u32_at(claims, 8),
+        }
     }
 }
 
