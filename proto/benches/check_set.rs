@@ -4,8 +4,10 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use corelane_proto::message::MessageParts;
+use corelane_proto::codec::Codec;
+use corelane_proto::message::{Message, MessageParts};
 use corelane_proto::set::{Reserved, SetBuilder, SetLimits, check_set, walk};
+use corelane_proto::wrapper;
 
 const SET_BYTES: usize = 64 << 10;
 const LIMITS: SetLimits = SetLimits {
@@ -40,6 +42,39 @@ fn main() {
         });
         report("build", message_bytes, bytes, round, || {
             black_box(build(black_box(&parts), &mut builder));
+        });
+    }
+    wrappers(round);
+}
+
+/// Wrapping and unwrapping sets of 50 lines that compress about as log lines do.
+fn wrappers(round: Duration) {
+    let mut builder = SetBuilder::new();
+    for index in 0..50_u32 {
+        let noise = index.wrapping_mul(2_654_435_761);
+        let line = format!(
+            "2026-01-01 00:00:{index:02} host-{:02} service[{noise}]: GET /items/{noise:x}?page={index} took {} ms, \
+             answered 200, bytes {}, agent Mozilla/5.0 (X11; Linux x86_64), trace {:016x}{:016x}",
+            noise % 17,
+            noise % 997,
+            noise % 65_537,
+            u64::from(noise).wrapping_mul(0x9e37_79b9_7f4a_7c15),
+            u64::from(noise).wrapping_mul(0xbf58_476d_1ce4_e5b9)
+        );
+        builder.push(&MessageParts { value: Some(line.as_bytes()), ..MessageParts::default() }).unwrap();
+    }
+    let set = builder.finish();
+    let (bytes, message_bytes) = (set.len(), set.len() / 50);
+    println!("log lines of {message_bytes} bytes, sets of 50, {bytes} bytes:");
+    for codec in [Codec::StoredSet, Codec::Lz4, Codec::Zstd, Codec::Snappy, Codec::Gzip] {
+        let wrapped = wrapper::wrap(codec, &set, true).unwrap();
+        println!("  {codec}: {} bytes", wrapped.len());
+        report("wrap", message_bytes, bytes, round, || {
+            black_box(wrapper::wrap(codec, black_box(&set), true)).unwrap();
+        });
+        report("unwrap", message_bytes, bytes, round, || {
+            let message = Message::parse(black_box(&wrapped), 1 << 20).unwrap();
+            black_box(wrapper::unwrap(&message, 1 << 20)).unwrap();
         });
     }
 }

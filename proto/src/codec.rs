@@ -124,8 +124,9 @@ pub(crate) fn pack(codec: Codec, set: &[u8], out: &mut Vec<u8>) -> Result<(), Co
             out.truncate(at + packed);
         }
         #[cfg(feature = "zstd")]
-        Codec::Zstd => zstd::stream::copy_encode(set, out, zstd::DEFAULT_COMPRESSION_LEVEL)
-            .map_err(|error| CodecError::Pack { codec, reason: error.to_string() })?,
+        Codec::Zstd => out.append(
+            &mut zstd_contexts::pack(set).map_err(|error| CodecError::Pack { codec, reason: error.to_string() })?,
+        ),
         #[cfg(feature = "snappy")]
         Codec::Snappy => {
             let at = out.len();
@@ -169,7 +170,7 @@ pub(crate) fn unpack(codec: Codec, packed: &[u8], claimed: usize) -> Result<Vec<
             set
         }
         #[cfg(feature = "zstd")]
-        Codec::Zstd => zstd::bulk::decompress(packed, claimed).map_err(|error| damaged(&error))?,
+        Codec::Zstd => zstd_contexts::unpack(packed, claimed).map_err(|error| damaged(&error))?,
         #[cfg(feature = "snappy")]
         Codec::Snappy => {
             if snap::raw::decompress_len(packed).map_err(|error| damaged(&error))? != claimed {
@@ -198,4 +199,40 @@ pub(crate) fn unpack(codec: Codec, packed: &[u8], claimed: usize) -> Result<Vec<
         disabled => return Err(CodecError::Disabled(disabled)),
     };
     if set.len() == claimed { Ok(set) } else { Err(CodecError::SizeDiffers { codec, claimed }) }
+}
+
+/// A Zstandard context costs more to make than a small set to pack; so each thread keeps one of each kind.
+#[cfg(feature = "zstd")]
+mod zstd_contexts {
+    use std::cell::RefCell;
+    use std::io;
+
+    use zstd::bulk::{Compressor, Decompressor};
+
+    thread_local! {
+        static COMPRESSOR: RefCell<Option<Compressor<'static>>> = const { RefCell::new(None) };
+        static DECOMPRESSOR: RefCell<Option<Decompressor<'static>>> = const { RefCell::new(None) };
+    }
+
+    /// One frame, which names its size.
+    pub(super) fn pack(set: &[u8]) -> io::Result<Vec<u8>> {
+        COMPRESSOR.with_borrow_mut(|kept| {
+            let compressor = match kept {
+                Some(compressor) => compressor,
+                None => kept.insert(Compressor::new(zstd::DEFAULT_COMPRESSION_LEVEL)?),
+            };
+            compressor.compress(set)
+        })
+    }
+
+    /// At most `claimed` bytes; more is an error.
+    pub(super) fn unpack(packed: &[u8], claimed: usize) -> io::Result<Vec<u8>> {
+        DECOMPRESSOR.with_borrow_mut(|kept| {
+            let decompressor = match kept {
+                Some(decompressor) => decompressor,
+                None => kept.insert(Decompressor::new()?),
+            };
+            decompressor.decompress(packed, claimed)
+        })
+    }
 }

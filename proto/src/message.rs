@@ -22,7 +22,7 @@ pub const VERSION: u8 = 1;
 pub const PRODUCER_BLOCK_BYTES: usize = 14;
 /// Bytes of the longest key.
 pub const KEY_BYTES_MAX: usize = u16::MAX as usize;
-/// No topic allows messages, nor sets, above this; so a reader that knows no better limit can use it.
+/// No topic allows messages, nor sets, wrapped or not, above this; so a reader that knows no better limit can use it.
 pub const MESSAGE_BYTES_LIMIT: u32 = 64 << 20;
 
 /// Where the bytes that the CRC covers begin.

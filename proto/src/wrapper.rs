@@ -70,8 +70,8 @@ pub enum WrapError {
     /// The bytes are not a set of plain messages.
     #[error("what is wrapped is not a message set: {0}")]
     NotASet(#[from] FormatError),
-    /// The wrapper would be too long.
-    #[error("a wrapper of {bytes} bytes is above the limit of {limit}")]
+    /// The set, or the wrapper, would be too long.
+    #[error("a set or wrapper of {bytes} bytes is above the limit of {limit}")]
     TooLong {
         /// Its length.
         bytes: usize,
@@ -116,6 +116,9 @@ pub enum UnwrapError {
 /// assert_eq!(wrapper::unwrap(&message, 1024).unwrap(), &set[..]);
 /// ```
 pub fn wrap(codec: Codec, set: &[u8], last: bool) -> Result<Bytes, WrapError> {
+    if set.len() > MESSAGE_BYTES_LIMIT as usize {
+        return Err(WrapError::TooLong { bytes: set.len(), limit: MESSAGE_BYTES_LIMIT });
+    }
     let (messages, max_timestamp_ms) = survey(set)?;
     let mut packed = Vec::new();
     codec::pack(codec, set, &mut packed)?;
