@@ -15,7 +15,7 @@ pub const HEADER_BYTES: usize = 16;
 /// Bytes of the longest protobuf message in a frame.
 pub const PROTO_BYTES_MAX: u32 = 4 << 20;
 /// Bytes of the longest protobuf message in a request; a broker refuses more.
-pub const REQUEST_PROTO_BYTES_MAX: u32 = 256 << 10;
+pub const REQUEST_PROTO_BYTES_MAX: u32 = 64 << 10;
 /// Bytes of the longest Hello, header included. So small that the first bytes of an HTTP request or of a TLS handshake,
 /// read as a frame's length, are far above it.
 pub const HELLO_BYTES_MAX: u32 = 4096;
