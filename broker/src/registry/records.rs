@@ -1,6 +1,7 @@
 //! What is stored under each kind of key: compact JSON, so that an operator can read it with etcdctl. Fields that an older
 //! version does not know are ignored by it; fields that are absent take the default written here. Pure.
 
+use corelane_log::config::TopicConfig;
 use corelane_proto::ids::{Epoch, Position, TopicId, TopicName};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -80,28 +81,7 @@ pub struct TopicRecord {
     /// Partition keys beyond it mean nothing.
     pub partitions: u32,
     /// Every field set: a later change of a broker's defaults leaves it alone.
-    pub config: TopicConfigRecord,
-}
-
-/// A topic's configuration, as docs/protocol.md names the fields.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TopicConfigRecord {
-    /// 0: for ever.
-    pub retention_ms: u64,
-    /// Per partition; 0: no limit.
-    pub retention_bytes: u64,
-    /// When a segment is closed for its size.
-    pub segment_bytes: u64,
-    /// When a segment is closed for its age.
-    pub segment_ms: u64,
-    /// 0: not by count.
-    pub flush_messages: u64,
-    /// 0: continuously, unless `flush_messages` is set.
-    pub flush_interval_ms: u64,
-    /// The largest message.
-    pub message_bytes_max: u32,
-    /// The largest set.
-    pub set_bytes_max: u32,
+    pub config: TopicConfig,
 }
 
 /// `creating/<topic id>`: every step of the creation compares its mod revision.
@@ -114,9 +94,6 @@ pub struct CreatingRecord {
     pub partitions: u32,
     /// The instance that creates; a creation whose instance is gone is dead.
     pub instance: String,
-    /// Set by the sweeper before it removes anything: from then on the creator's compares fail.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub abandoned: bool,
 }
 
 /// `deleted/<topic id>`: the one thing that allows data to be deleted. It goes when every holder has confirmed.
@@ -252,7 +229,7 @@ mod tests {
 
     #[test]
     fn topic_records_are_pinned() {
-        let config = TopicConfigRecord {
+        let config = TopicConfig {
             retention_ms: 1,
             retention_bytes: 2,
             segment_bytes: 3,
@@ -273,10 +250,8 @@ mod tests {
 
     #[test]
     fn creating_records_are_pinned() {
-        let record = CreatingRecord { name: name(), partitions: 8, instance: "i".to_owned(), abandoned: false };
+        let record = CreatingRecord { name: name(), partitions: 8, instance: "i".to_owned() };
         round_trip(&record, r#"{"name":"views","partitions":8,"instance":"i"}"#);
-        let abandoned = CreatingRecord { abandoned: true, ..record };
-        round_trip(&abandoned, r#"{"name":"views","partitions":8,"instance":"i","abandoned":true}"#);
     }
 
     #[test]
