@@ -14,19 +14,19 @@ use crate::payload::HEADER_BYTES;
     name = "corelane-loadgen",
     version,
     after_help = "\
-Every value carries a run, a sequence number and the time of its publication. A message that is missing, damaged, twice
-there or out of order is noticed and counted. In `both`, consumers begin at the ends of the partitions and read until
-everything acknowledged has come. With --rate the load is open: each set has its time, whatever the broker does, and
-latencies count from that time.
+Every value carries a run, a sequence number and the time of its publication. A message that is missing, damaged, \
+twice there or out of order is noticed and counted. In `both`, consumers begin at the ends of the partitions and read \
+until everything acknowledged has come. With --rate the load is open: each set has its time, whatever the broker does, \
+and latencies count from that time.
 
-Sizes and MB/s (millions of bytes) count values alone. Latencies are microseconds: from handing a set over to its
-acknowledgement, and from there to the delivery of each message.
+Sizes and MB/s (millions of bytes) count values alone. Latencies are microseconds: from handing a set over to its \
+acknowledgement (ack), and to the delivery of each message (end to end).
 
 Ctrl-C ends the run with its report. Exit status: 0 verified; 1 not verified, or messages failed; 2 wrong arguments.
 
 Examples:
   corelane-loadgen both --topic load --create-partitions 2 --duration 10s
-  corelane-loadgen produce --topic load --size 200 --set 1000 --count 100000000 --acks received
+  corelane-loadgen produce --topic load --set 1000 --count 100000000 --acks received
   corelane-loadgen consume --topic load --exit-at-end
   corelane-loadgen both --topic load --set 1 --rate 20000 --duration 30s --json report.json"
 )]

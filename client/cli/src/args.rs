@@ -27,7 +27,7 @@ Examples:
   corelane consume access-log --from -1h --exit-at-end
   corelane --broker broker-1:9400,broker-2:9400 cluster describe
 
-Exit status: 0 done; 1 failed, the reason is on standard error; 2 wrong arguments; 130 or 143 ended by Ctrl-C or
+Exit status: 0 done; 1 failed, the reason is on standard error; 2 wrong arguments; 130 or 143 ended by Ctrl-C or \
 SIGTERM before all was done. A reader of the output that leaves early (`| head`) ends the command with 0."
 )]
 pub(crate) struct Cli {
@@ -39,6 +39,7 @@ pub(crate) struct Cli {
 
 /// What every command takes.
 #[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Common options")]
 pub(crate) struct Shared {
     /// Brokers to begin with; the first one that answers names the others
     #[arg(

@@ -8,28 +8,31 @@ use super::format::Format;
 use crate::parse::place::{Moment, Place, parse_moment, parse_place};
 
 #[derive(Debug, Args)]
-#[command(after_help = r#"Begins at the earliest message and follows the topic until it is told to stop.
+#[command(after_help = "\
+Begins at the earliest message and follows the topic until it is told to stop.
 
 Formats:
   value    the value as it is, then a newline
-  json     an object a line: topic, partition, position, timestamp_ms, key, value, headers [{name, value}];
-           key_base64 or value_base64 instead where the bytes are not UTF-8, null where there is no key or value
-  FORMAT   %k key, %v value, %t topic, %p partition, %i position, %d time (milliseconds since 1970, UTC),
-           %h headers (name=value,...), %% percent; \n \t \r \0 \\ \xNN; no newline is added
+  json     an object a line, with topic, partition, position, timestamp_ms, key, value,
+           headers [{name, value}]; key_base64 or value_base64 instead where the bytes are
+           not UTF-8; null where there is no key or no value
+  FORMAT   %k key, %v value, %t topic, %p partition, %i position, %d time (milliseconds
+           since 1970, UTC), %h headers (name=value,...), %% percent sign;
+           \\n \\t \\r \\0 \\\\ \\xNN as usual; no newline is added
 
-Times: 2026-07-01T12:00:00Z, '2026-07-01 12:00' (local), @1782900000 (Unix seconds, or milliseconds from 12 digits on),
+Times: 2026-07-01T12:00:00Z, '2026-07-01 12:00' (local), @1782900000 (Unix seconds, or milliseconds from 12 digits on), \
 now, or a time ago: -1h, -90s, -1h30m.
 
-A reader of the output that leaves early (`| head -1`) ends the command with status 0. So does Ctrl-C or SIGTERM while
-it follows; before --exit-at-end, --until, --last with --exit-at-end or --max is reached, they end it with 130 or 143.
-With --exit-at-end or --until the command fails when damaged messages had to be skipped.
+A reader of the output that leaves early (`| head -1`) ends the command with status 0. So does Ctrl-C or SIGTERM while \
+it follows; before --exit-at-end, --until or --max is reached, they end it with 130 or 143. A command that ends by \
+itself fails when damaged messages had to be skipped.
 
 Examples:
   corelane consume access-log
   corelane consume access-log --from -1h --exit-at-end --output last-hour.log
   corelane consume access-log --partition 0 --partition 2 --last 10 --exit-at-end
   corelane consume orders --from 2026-07-01 --until 2026-07-02 --format json
-  corelane consume orders --from latest --format '%p/%i %d %k %v\n'"#)]
+  corelane consume orders --from latest --format '%p/%i %d %k %v\\n'")]
 pub(crate) struct ConsumeArgs {
     /// The topic
     pub(crate) topic: String,

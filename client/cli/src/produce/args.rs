@@ -12,9 +12,9 @@ use crate::parse::escape::unescape;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A line ends at a newline alone: a carriage return belongs to the message, an empty line is an empty message, and a last
-line without a newline is a message too. The summary goes to standard error (with --json: to standard output).
-Ctrl-C stops the reading, publishes what was read and reports; a second Ctrl-C gives up at once.
+A line ends at a newline alone: a carriage return belongs to the message, an empty line is an empty message, and a last \
+line without a newline is a message too. The summary goes to standard error (with --json: to standard output). Ctrl-C \
+stops the reading, publishes what was read and reports; a second Ctrl-C gives up at once.
 
 Examples:
   corelane produce access-log --file access.log --compression zstd

@@ -12,9 +12,9 @@ use std::io::{self, Read};
 use std::path::Path;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use corelane_client::{CallError, Producer, Record, SendError};
+use corelane_client::{CallError, FlushReport, Producer, Record, SendError};
 use tokio::sync::{Notify, mpsc};
 use tokio::time::sleep_until;
 
@@ -44,13 +44,13 @@ pub(crate) async fn run(shared: &Shared, args: ProduceArgs) -> Result<(), CliErr
         let mut work = pin!(async {
             publisher.publish(&mut blocks, &stop).await;
             // Nothing that was taken is given up before its own time-out has decided about it.
-            producer.close(args.delivery_timeout + shared.timeout).await;
+            producer.close(args.delivery_timeout + shared.timeout).await
         });
         let mut first: Option<(Interruption, tokio::time::Instant)> = None;
         loop {
             let deadline = first.map(|(_, deadline)| deadline);
             tokio::select! {
-                () = &mut work => break first.map(|(interruption, _)| interruption),
+                _report = &mut work => break first.map(|(interruption, _)| interruption),
                 interruption = signals.next() => match first {
                     None => {
                         first = Some((interruption, tokio::time::Instant::now() + shared.timeout));
@@ -64,7 +64,9 @@ pub(crate) async fn run(shared: &Shared, args: ProduceArgs) -> Result<(), CliErr
             }
         }
     };
-    publisher.end(&producer, shared.json, interruption)
+    // The second close only reports, or gives up what the first was still waiting for.
+    let report = producer.close(Duration::ZERO).await;
+    publisher.end(&report, shared.json, interruption)
 }
 
 /// The input and, if it is known, its size in bytes.
@@ -210,9 +212,9 @@ impl<'a> Publisher<'a> {
     }
 
     /// Prints the summary and decides how the command ends.
-    fn end(mut self, producer: &Producer, json: bool, interruption: Option<Interruption>) -> Result<(), CliError> {
+    fn end(mut self, report: &FlushReport, json: bool, interruption: Option<Interruption>) -> Result<(), CliError> {
         self.progress.clear();
-        self.summary.count(&producer.stats(), Instant::now());
+        self.summary.count(report, Instant::now());
         self.summary.print(json, self.args.acks)?;
         if let Some(error) = self.input_failure {
             return Err(error);

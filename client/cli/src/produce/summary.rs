@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use corelane_client::ProducerStats;
+use corelane_client::FlushReport;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 
@@ -77,9 +77,9 @@ impl Summary {
     }
 
     /// Takes over what the producer has counted.
-    pub(super) fn count(&mut self, stats: &ProducerStats, now: Instant) {
-        self.acknowledged = stats.acknowledged;
-        self.failed = stats.failed + self.rejected;
+    pub(super) fn count(&mut self, report: &FlushReport, now: Instant) {
+        self.acknowledged = report.acknowledged;
+        self.failed = report.failed + self.rejected;
         self.unsent = self.messages.saturating_sub(self.acknowledged + self.failed);
         self.seconds = now.duration_since(self.started).as_secs_f64();
         self.messages_per_s = if self.seconds > 0.0 { self.acknowledged as f64 / self.seconds } else { 0.0 };
@@ -121,9 +121,9 @@ mod tests {
         let started = Instant::now();
         let mut summary = Summary::new("t".to_owned(), started);
         (summary.messages, summary.rejected, summary.bytes) = (100, 3, 4_000_000);
-        let mut stats = ProducerStats::default();
-        (stats.acknowledged, stats.failed) = (90, 2);
-        summary.count(&stats, started + Duration::from_secs(2));
+        let mut report = FlushReport::default();
+        (report.acknowledged, report.failed) = (90, 2);
+        summary.count(&report, started + Duration::from_secs(2));
         assert_eq!((summary.acknowledged, summary.failed, summary.unsent), (90, 5, 5));
         assert_eq!(
             summary.sentence(AcksArg::Durable),

@@ -19,7 +19,7 @@ pub(crate) enum TopicCommand {
     #[command(after_help = "\
 Examples:
   corelane topic create access-log --partitions 4
-  corelane topic create metrics --partitions 2 --retention 12h --retention-bytes 10GiB --if-not-exists
+  corelane topic create metrics --if-not-exists --retention 12h --retention-bytes 10GiB
   corelane topic create clicks --partitions 8 --flush-messages 10000 --flush-interval 50ms")]
     Create(CreateArgs),
     /// List all topics
@@ -83,11 +83,11 @@ pub(crate) struct CreateArgs {
 pub(crate) struct AlterArgs {
     /// The topic
     name: String,
-    #[command(flatten)]
-    settings: SettingsArgs,
     /// Do not ask before a change that drops messages
     #[arg(long)]
     yes: bool,
+    #[command(flatten)]
+    settings: SettingsArgs,
 }
 
 #[derive(Debug, Args)]
