@@ -1,177 +1,175 @@
-//! Checkpoints: one small file per shard that says how far each of its partitions was known to be durable. What lies below
-//! was durable, whether the log agrees or not; so an entry is a floor for the end, and it shortens recovery. Written whole,
-//! by fsync and rename; a file that cannot be believed is as good as none.
-//!
-//! ```text
-//! 0   8  magic "CLCKPT01"
-//! 8   8  u64 the start of the broker (identity's counter) that wrote it
-//! 16  1  u8  1: an orderly stop wrote it, with every entry's log flushed whole and closed; 0: not
-//! 17  3      zeros
-//! 20  4  u32 entries
-//! 24  40 each: topic id (16), u32 partition, u32 epoch, u64 durable end, u32 length and u32 CRC of the last message before
-//!            it (zeros: the log was empty)
-//!     4  u32 CRC-32 (IEEE) of all before
-//! ```
+//! What a shard knew to be durable: one small file per shard, replaced whole every second while something changed and at an
+//! orderly stop. It is a floor for the end of each log and shortens recovery; a lost or stale one costs time only.
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use corelane_proto::ids::{Epoch, Position, TopicId};
 
+pub use crate::coverage::LastMessage;
 use crate::env::Disk;
-use crate::limits;
+use crate::limits::SMALL_FILE_BYTES_MAX;
 
-const MAGIC: &[u8; 8] = b"CLCKPT01";
-const HEAD_BYTES: usize = 24;
-const ENTRY_BYTES: usize = 40;
+const MAGIC: [u8; 8] = *b"CLCKP\0\0\x01";
+const HEAD_BYTES: usize = 8 + 8 + 4 + 1;
+const ENTRY_BYTES: usize = 72;
 const PREFIX: &str = "checkpoint-";
+/// Stands for "not known" among times.
+const NONE_MS: i64 = i64::MIN;
 
-/// How far one partition is durable.
+/// What is known of one partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CheckpointEntry {
-    /// The topic.
+    /// The topic's id.
     pub topic_id: TopicId,
-    /// The partition.
+    /// The partition's number.
     pub partition: u32,
-    /// The epoch whose positions these are.
+    /// The life of the log.
     pub epoch: Epoch,
-    /// Everything below is on stable storage; a set ends here.
+    /// What lies below it was durable, whether the log agrees or not.
     pub durable_end: Position,
-    /// Length in bytes of the last message before `durable_end`; 0: there is none.
-    pub last_message_bytes: u32,
-    /// The CRC field of that message.
-    pub last_message_crc: u32,
+    /// The last message before it; with 0 bytes: not known.
+    pub last: LastMessage,
+    /// The segment that was active.
+    pub segment_base: Position,
+    /// When its first bytes arrived, in milliseconds since the Unix epoch.
+    pub first_arrival_ms: Option<i64>,
+    /// When its newest bytes arrived.
+    pub last_arrival_ms: Option<i64>,
 }
 
-/// What one shard knew.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// One shard's file.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Checkpoint {
-    /// The start of the broker that wrote it: the identity's counter.
+    /// The broker's start counter in that life.
     pub starts: u64,
-    /// Whether an orderly stop wrote it.
+    /// How many shards the broker had.
+    pub shards: u32,
+    /// Whether this is the last word of an orderly stop, with everything flushed.
     pub clean: bool,
-    /// One entry per partition.
+    /// The shard's partitions.
     pub entries: Vec<CheckpointEntry>,
 }
 
-/// What is known of one partition from all files.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Floor {
-    /// The highest entry.
-    pub entry: CheckpointEntry,
-    /// Whether the broker's last life stopped in order, with this entry.
-    pub clean: bool,
-}
-
-/// The floors of all partitions of a data directory.
-#[derive(Clone, Debug, Default)]
-pub struct Floors {
-    floors: BTreeMap<(TopicId, u32), Floor>,
-}
-
-impl Floors {
-    /// The floor of one partition.
-    pub fn get(&self, topic_id: TopicId, partition: u32) -> Option<Floor> {
-        self.floors.get(&(topic_id, partition)).copied()
-    }
-
-    /// Takes in one file. Shards may have changed their number, so that a partition stands in several files: the durable
-    /// end only grows within an epoch, so the highest counts. `starts_last` is the counter of the broker's last life.
-    pub fn add(&mut self, checkpoint: &Checkpoint, starts_last: u64) {
-        let clean = checkpoint.clean && checkpoint.starts == starts_last;
-        for entry in &checkpoint.entries {
-            let rank = |floor: &Floor| (floor.entry.epoch, floor.entry.durable_end, floor.clean);
-            let floor = Floor { entry: *entry, clean };
-            let known = self.floors.entry((entry.topic_id, entry.partition)).or_insert(floor);
-            if rank(&floor) > rank(known) {
-                *known = floor;
-            }
-        }
-    }
-}
-
 impl Checkpoint {
-    /// The file's content.
+    /// magic | starts | shards | clean | entries: topic id, partition, epoch, durable end, last message's length and CRC,
+    /// segment base, first arrival, last arrival | CRC-32 of all before it
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(HEAD_BYTES + self.entries.len() * ENTRY_BYTES + 4);
-        out.extend_from_slice(MAGIC);
-        out.extend_from_slice(&self.starts.to_le_bytes());
-        out.extend_from_slice(&[u8::from(self.clean), 0, 0, 0]);
-        out.extend_from_slice(&(self.entries.len() as u32).to_le_bytes());
+        out.extend(MAGIC);
+        out.extend(self.starts.to_le_bytes());
+        out.extend(self.shards.to_le_bytes());
+        out.push(u8::from(self.clean));
         for entry in &self.entries {
-            out.extend_from_slice(&entry.topic_id.0);
-            out.extend_from_slice(&entry.partition.to_le_bytes());
-            out.extend_from_slice(&entry.epoch.0.to_le_bytes());
-            out.extend_from_slice(&entry.durable_end.0.to_le_bytes());
-            out.extend_from_slice(&entry.last_message_bytes.to_le_bytes());
-            out.extend_from_slice(&entry.last_message_crc.to_le_bytes());
+            out.extend(entry.topic_id.0);
+            out.extend(entry.partition.to_le_bytes());
+            out.extend(entry.epoch.0.to_le_bytes());
+            out.extend(entry.durable_end.0.to_le_bytes());
+            out.extend(entry.last.bytes.to_le_bytes());
+            out.extend(entry.last.crc.to_le_bytes());
+            out.extend(entry.segment_base.0.to_le_bytes());
+            out.extend(entry.first_arrival_ms.unwrap_or(NONE_MS).to_le_bytes());
+            out.extend(entry.last_arrival_ms.unwrap_or(NONE_MS).to_le_bytes());
+            out.extend([0; 8]);
         }
-        let crc = crc32fast::hash(&out);
-        out.extend_from_slice(&crc.to_le_bytes());
+        out.extend(crc32fast::hash(&out).to_le_bytes());
         out
     }
 
-    /// Reads a file's content; `None` when it cannot be believed.
-    pub fn decode(content: &[u8]) -> Option<Self> {
+    /// Reads what `encode` wrote; `None` for anything else.
+    pub fn decode(content: &[u8]) -> Option<Checkpoint> {
         let (body, crc) = content.split_last_chunk::<4>()?;
-        if crc32fast::hash(body) != u32::from_le_bytes(*crc) || body.len() < HEAD_BYTES || &body[..8] != MAGIC {
+        if crc32fast::hash(body) != u32::from_le_bytes(*crc) {
             return None;
         }
-        let (entries, rest) = body[HEAD_BYTES..].as_chunks::<ENTRY_BYTES>();
-        if !rest.is_empty() || entries.len() != u32_at(body, 20) as usize {
-            return None;
-        }
-        let entries = entries.iter().map(decode_entry).collect();
-        Some(Self { starts: u64_at(body, 8), clean: body[16] == 1, entries })
+        let (starts, rest) = body.strip_prefix(&MAGIC)?.split_first_chunk::<8>()?;
+        let (shards, rest) = rest.split_first_chunk::<4>()?;
+        let (clean, rest) = rest.split_first()?;
+        let (entries, rest) = rest.as_chunks::<ENTRY_BYTES>();
+        rest.is_empty().then(|| Checkpoint {
+            starts: u64::from_le_bytes(*starts),
+            shards: u32::from_le_bytes(*shards),
+            clean: *clean == 1,
+            entries: entries.iter().map(decode_entry).collect(),
+        })
     }
 }
 
 fn decode_entry(bytes: &[u8; ENTRY_BYTES]) -> CheckpointEntry {
+    fn part<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
+        bytes[at..at + N].try_into().expect("an entry is as long as its fields")
+    }
+    let time = |at| Some(i64::from_le_bytes(part(bytes, at))).filter(|time| *time != NONE_MS);
     CheckpointEntry {
-        topic_id: TopicId(*bytes.first_chunk().expect("an entry begins with a topic id")),
-        partition: u32_at(bytes, 16),
-        epoch: Epoch(u32_at(bytes, 20)),
-        durable_end: Position(u64_at(bytes, 24)),
-        last_message_bytes: u32_at(bytes, 32),
-        last_message_crc: u32_at(bytes, 36),
+        topic_id: TopicId(part(bytes, 0)),
+        partition: u32::from_le_bytes(part(bytes, 16)),
+        epoch: Epoch(u32::from_le_bytes(part(bytes, 20))),
+        durable_end: Position(u64::from_le_bytes(part(bytes, 24))),
+        last: LastMessage { bytes: u32::from_le_bytes(part(bytes, 32)), crc: u32::from_le_bytes(part(bytes, 36)) },
+        segment_base: Position(u64::from_le_bytes(part(bytes, 40))),
+        first_arrival_ms: time(48),
+        last_arrival_ms: time(56),
     }
 }
 
-fn u32_at(bytes: &[u8], at: usize) -> u32 {
-    u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
-}
-
-fn u64_at(bytes: &[u8], at: usize) -> u64 {
-    u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
-}
-
-fn path(data_dir: &Path, shard: u32) -> PathBuf {
+/// Where a shard's checkpoint lies in a data directory.
+pub fn path(data_dir: &Path, shard: u32) -> PathBuf {
     data_dir.join(format!("{PREFIX}{shard:03}"))
 }
 
-/// Replaces a shard's file. A crash leaves the old or the new one.
+/// Replaces a shard's checkpoint: durable when it completes; a crash leaves the old or the new one.
 pub async fn write<D: Disk>(disk: &D, data_dir: &Path, shard: u32, checkpoint: &Checkpoint) -> io::Result<()> {
     disk.replace_small(&path(data_dir, shard), checkpoint.encode()).await
 }
 
-/// Reads every shard's file, those of shards that are no more included. One that cannot be believed is named in a log
-/// line and left out: recovery walks further then.
-pub async fn read_all<D: Disk>(disk: &D, data_dir: &Path, starts_last: u64) -> io::Result<Floors> {
+/// What all shards' checkpoints of a data directory say together, whatever the number of shards was and is.
+#[derive(Clone, Debug, Default)]
+pub struct Floors {
+    entries: HashMap<(TopicId, u32), CheckpointEntry>,
+    /// Per life of the broker: shards it had, files that say it ended in order, files that do not.
+    lives: HashMap<u64, (u32, u32, u32)>,
+    /// Files that could not be read as checkpoints.
+    pub unreadable: Vec<PathBuf>,
+}
+
+impl Floors {
+    /// Adds a checkpoint. Of several entries for a partition the furthest counts: each was true.
+    pub fn add(&mut self, checkpoint: Checkpoint) {
+        let life = self.lives.entry(checkpoint.starts).or_default();
+        life.0 = life.0.max(checkpoint.shards);
+        *(if checkpoint.clean { &mut life.1 } else { &mut life.2 }) += 1;
+        for entry in checkpoint.entries {
+            let known = self.entries.entry((entry.topic_id, entry.partition)).or_insert(entry);
+            if (known.epoch, known.durable_end) < (entry.epoch, entry.durable_end) {
+                *known = entry;
+            }
+        }
+    }
+
+    /// The floor of a partition.
+    pub fn of(&self, topic_id: TopicId, partition: u32) -> Option<CheckpointEntry> {
+        self.entries.get(&(topic_id, partition)).copied()
+    }
+
+    /// Whether the life with this start counter ended in order in every shard.
+    pub fn was_clean(&self, starts: u64) -> bool {
+        self.lives.get(&starts).is_some_and(|(shards, clean, other)| *other == 0 && clean == shards && *shards > 0)
+    }
+}
+
+/// Reads all shards' checkpoints. One that is bad is as none, and named.
+pub async fn read_all<D: Disk>(disk: &D, data_dir: &Path) -> io::Result<Floors> {
     let mut floors = Floors::default();
     for entry in disk.list(data_dir).await? {
         if !is_checkpoint(&entry.name) {
             continue;
         }
         let path = data_dir.join(&entry.name);
-        match disk.read_small(&path, limits::SMALL_FILE_BYTES_MAX).await.map(|content| Checkpoint::decode(&content)) {
-            Ok(Some(checkpoint)) => floors.add(&checkpoint, starts_last),
-            Ok(None) => {
-                tracing::warn!(path = %path.display(), "checkpoint is damaged; recovery walks further without it");
-            }
-            Err(error) => {
-                tracing::warn!(path = %path.display(), %error, "checkpoint cannot be read; recovery walks further without it");
-            }
+        let content = disk.read_small(&path, SMALL_FILE_BYTES_MAX).await;
+        match content.ok().and_then(|content| Checkpoint::decode(&content)) {
+            Some(checkpoint) => floors.add(checkpoint),
+            None => floors.unreadable.push(path),
         }
     }
     Ok(floors)
@@ -203,46 +201,44 @@ mod tests {
             partition,
             epoch: Epoch(1),
             durable_end: Position(durable_end),
-            last_message_bytes: 40,
-            last_message_crc: 0xDEAD_BEEF,
+            last: LastMessage { bytes: 24, crc: 9 },
+            segment_base: Position(5),
+            first_arrival_ms: Some(-1),
+            last_arrival_ms: None,
+        }
+    }
+
+    fn checkpoint(starts: u64, clean: bool, entries: Vec<CheckpointEntry>) -> Checkpoint {
+        Checkpoint { starts, shards: 2, clean, entries }
+    }
+
+    #[test]
+    fn a_checkpoint_reads_as_it_was_written() {
+        let checkpoint = checkpoint(3, true, vec![entry(0, 10), entry(1, 20)]);
+        assert_eq!(Checkpoint::decode(&checkpoint.encode()), Some(checkpoint));
+    }
+
+    #[test]
+    fn a_checkpoint_that_was_hurt_is_not_believed() {
+        let good = checkpoint(3, true, vec![entry(0, 10)]).encode();
+        for at in 0..good.len() {
+            let mut bad = good.clone();
+            bad[at] ^= 0x10;
+            assert_eq!(Checkpoint::decode(&bad), None, "byte {at}");
+            assert_eq!(Checkpoint::decode(&good[..at]), None, "cut at {at}");
         }
     }
 
     #[test]
-    fn a_checkpoint_reads_as_written_and_no_cut_or_flip_of_it_does() {
-        let checkpoint = Checkpoint { starts: 3, clean: true, entries: vec![entry(0, 100), entry(9, u64::MAX)] };
-        let content = checkpoint.encode();
-        assert_eq!(Checkpoint::decode(&content), Some(checkpoint));
-        for cut in 0..content.len() {
-            assert_eq!(Checkpoint::decode(&content[..cut]), None, "cut at {cut}");
-        }
-        for bit in 0..content.len() * 8 {
-            let mut flipped = content.clone();
-            flipped[bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(Checkpoint::decode(&flipped), None, "bit {bit}");
-        }
-    }
-
-    #[test]
-    fn the_bytes_are_pinned() {
-        let checkpoint = Checkpoint { starts: 2, clean: true, entries: vec![entry(1, 0x0102)] };
-        let mut expected = b"CLCKPT01\x02\0\0\0\0\0\0\0\x01\0\0\0\x01\0\0\0".to_vec();
-        expected.extend_from_slice(&[7; 16]);
-        expected.extend_from_slice(b"\x01\0\0\0\x01\0\0\0\x02\x01\0\0\0\0\0\0\x28\0\0\0\xEF\xBE\xAD\xDE");
-        let crc = crc32fast::hash(&expected).to_le_bytes();
-        expected.extend_from_slice(&crc);
-        assert_eq!(checkpoint.encode(), expected);
-    }
-
-    #[test]
-    fn the_highest_floor_counts_and_is_clean_only_by_the_last_life() {
+    fn the_furthest_entry_counts_and_one_open_shard_makes_a_stop_unclean() {
         let mut floors = Floors::default();
-        floors.add(&Checkpoint { starts: 4, clean: true, entries: vec![entry(0, 100)] }, 5);
-        assert_eq!(floors.get(TopicId([7; 16]), 0), Some(Floor { entry: entry(0, 100), clean: false }));
-        floors.add(&Checkpoint { starts: 5, clean: true, entries: vec![entry(0, 100), entry(1, 7)] }, 5);
-        assert_eq!(floors.get(TopicId([7; 16]), 0), Some(Floor { entry: entry(0, 100), clean: true }));
-        floors.add(&Checkpoint { starts: 5, clean: false, entries: vec![entry(0, 90)] }, 5);
-        assert!(floors.get(TopicId([7; 16]), 0).unwrap().clean);
-        assert_eq!(floors.get(TopicId([8; 16]), 0), None);
+        floors.add(checkpoint(3, true, vec![entry(0, 10), entry(1, 50)]));
+        assert!(!floors.was_clean(3), "the other shard said nothing");
+        floors.add(checkpoint(3, true, vec![entry(1, 20)]));
+        assert!(floors.was_clean(3) && !floors.was_clean(2));
+        assert_eq!(floors.of(TopicId([7; 16]), 1), Some(entry(1, 50)));
+        floors.add(checkpoint(2, false, vec![entry(0, 99)]));
+        assert!(floors.was_clean(3) && !floors.was_clean(2));
+        assert_eq!(floors.of(TopicId([7; 16]), 0), Some(entry(0, 99)));
     }
 }

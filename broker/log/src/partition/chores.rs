@@ -1,0 +1,302 @@
+//! Keeping the log tidy, one chore at a time: expired segments go, closed ones are trimmed to their length and get their
+//! summaries. And the operator's calls: trim, close, delete.
+
+use std::io::ErrorKind;
+use std::path::Path;
+use std::rc::Rc;
+use std::time::Duration;
+
+use corelane_proto::ids::Position;
+
+use super::state::{Ending, State};
+use super::{Inner, Partition};
+use crate::env::{Disk, Env, File, OpenMode};
+use crate::error::{ClosedReason, KeepError};
+use crate::limits;
+use crate::retention::{ClosedSegment, expires_at_ms, is_expired};
+use crate::segment::{Arrivals, Now, Segment};
+use crate::summary::Summary;
+
+/// One chore, about the closed segment at `base`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Chore {
+    base: u64,
+    kind: ChoreKind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ChoreKind {
+    /// It is too old or too much.
+    Expire,
+    /// Find out when its bytes arrived.
+    LookUp,
+    /// Its file is longer than it.
+    Trim,
+    /// It has no sidecar yet.
+    Summarize,
+}
+
+impl<E: Env> Partition<E> {
+    /// Moves the start to the last segment start at or below `to`, and says where it is then. Durable when it completes.
+    pub async fn trim(&self, to: Position) -> Result<Position, KeepError> {
+        let inner = &self.inner;
+        let failures = {
+            let mut state = inner.state.borrow_mut();
+            if to.0 > state.end {
+                return Err(KeepError::OutOfRange { start: Position(state.start()), end: Position(state.end) });
+            }
+            state.chores.trim_to = state.chores.trim_to.max(to.0);
+            state.chores.not_before = Duration::ZERO;
+            state.chores.failures
+        };
+        loop {
+            let changed = inner.room.changed();
+            {
+                let state = inner.state.borrow();
+                if let Some(reason) = &state.ended {
+                    return Err(KeepError::Closed(reason.clone()));
+                }
+                if state.chores.failures != failures {
+                    let reason = state.chores.last_failure.clone();
+                    return Err(KeepError::Disk { what: "deleting a segment".to_owned(), reason });
+                }
+                let remains = state.closed_segments() > 0 && state.segment_end(0) <= to.0;
+                if !remains && !state.chores.is_busy {
+                    return Ok(Position(state.start()));
+                }
+            }
+            inner.driver.notify();
+            changed.await;
+        }
+    }
+
+    /// Takes no more appends, flushes what there is, ends the driver. Completes when that is done; an error says that not
+    /// everything could be flushed. Readers are told that the partition is gone.
+    pub async fn close(&self) -> Result<(), ClosedReason> {
+        self.end(Ending::Close, ClosedReason::Stopping).await;
+        let state = self.inner.state.borrow();
+        match &state.refuses {
+            Some(reason) if *reason != ClosedReason::Stopping => Err(reason.clone()),
+            _ if state.durable == state.end => Ok(()),
+            _ => Err(ClosedReason::Stopping),
+        }
+    }
+
+    /// Ends the driver without flushing anything, for a partition whose directory goes as a whole. Readers and publishers
+    /// are told that it is deleted; who reads a file of it already can go on.
+    pub async fn abandon(&self) {
+        self.end(Ending::Delete, ClosedReason::Deleted).await;
+    }
+
+    /// Deletes the partition: its directory is renamed first, so that a crash leaves it there or leaves something that is
+    /// recognised as rubbish, then it is emptied and removed.
+    pub async fn delete(&self) -> Result<(), KeepError> {
+        self.abandon().await;
+        let dir = &self.inner.dir;
+        remove_dir(self.inner.shard.env().disk(), dir)
+            .await
+            .map_err(|error| KeepError::Disk { what: format!("deleting {}", dir.display()), reason: error.to_string() })
+    }
+
+    async fn end(&self, ending: Ending, reason: ClosedReason) {
+        let inner = &self.inner;
+        {
+            let mut state = inner.state.borrow_mut();
+            state.ending = Some(ending);
+            if ending == Ending::Delete {
+                state.frozen = Some(reason.clone());
+                state.refuses = Some(reason);
+            } else {
+                state.refuses.get_or_insert(reason);
+            }
+        }
+        inner.wake_everybody();
+        loop {
+            let changed = inner.room.changed();
+            if inner.state.borrow().ended.is_some() {
+                return;
+            }
+            changed.await;
+        }
+    }
+}
+
+/// Renames a partition's directory, then empties and removes it.
+async fn remove_dir<D: Disk>(disk: &D, dir: &Path) -> std::io::Result<()> {
+    let mut renamed = dir.as_os_str().to_owned();
+    renamed.push(".deleted");
+    let renamed = Path::new(&renamed);
+    disk.rename(dir, renamed).await?;
+    disk.sync_dir(dir.parent().unwrap_or(Path::new("."))).await?;
+    for entry in disk.list(renamed).await? {
+        disk.remove_file(&renamed.join(entry.name)).await?;
+    }
+    disk.remove_dir(renamed).await
+}
+
+impl<E: Env> State<E> {
+    fn oldest_closed(&self) -> Option<ClosedSegment> {
+        let oldest = self.segments.front().filter(|_| self.closed_segments() > 0)?;
+        Some(ClosedSegment {
+            end: self.segment_end(0),
+            last_at_ms: oldest.arrivals.map(|arrivals| arrivals.last_at_ms),
+        })
+    }
+
+    /// What is to be tidied up next.
+    pub(super) fn next_chore(&self, now: Now) -> Option<Chore> {
+        let chore = |segment: &Segment<E>, kind| Some(Chore { base: segment.base, kind });
+        if let Some(oldest) = self.oldest_closed() {
+            if oldest.end <= self.chores.trim_to || is_expired(&self.config, oldest, self.durable, now.monotonic_ms) {
+                return chore(&self.segments[0], ChoreKind::Expire);
+            }
+            if self.config.retention_ms > 0 && oldest.last_at_ms.is_none() {
+                return chore(&self.segments[0], ChoreKind::LookUp);
+            }
+        }
+        if self.chores.untidy == 0 {
+            return None;
+        }
+        let mut closed = self.segments.range(..self.closed_segments());
+        let untidy = closed.find(|segment| segment.needs_trim || segment.needs_summary)?;
+        chore(untidy, if untidy.needs_trim { ChoreKind::Trim } else { ChoreKind::Summarize })
+    }
+
+    /// When the next chore is due, if there is one to come.
+    pub(super) fn next_chore_at(&self, now: Now) -> Option<Duration> {
+        if self.chores.is_busy {
+            return None;
+        }
+        if self.next_chore(now).is_some() {
+            return Some(self.chores.not_before.max(now.monotonic));
+        }
+        let at_ms = expires_at_ms(&self.config, self.oldest_closed()?)?;
+        Some(Duration::from_millis(at_ms.max(0) as u64).max(self.chores.not_before))
+    }
+
+    /// The closed segment at `base`, if it is still there.
+    pub(super) fn closed_mut(&mut self, base: u64) -> Option<&mut Segment<E>> {
+        let index = self.segments.binary_search_by_key(&base, |segment| segment.base).ok()?;
+        (index < self.closed_segments()).then(|| &mut self.segments[index])
+    }
+}
+
+impl<E: Env> Inner<E> {
+    pub(super) async fn do_chore(self: Rc<Self>, chore: Chore) {
+        let done = match chore.kind {
+            ChoreKind::Expire => self.expire(chore.base).await,
+            ChoreKind::LookUp => self.look_up(chore.base).await,
+            ChoreKind::Trim => self.trim_file(chore.base).await,
+            ChoreKind::Summarize => self.summarize(chore.base).await,
+        };
+        let now = self.shard.env().monotonic();
+        let mut state = self.state.borrow_mut();
+        state.chores.is_busy = false;
+        if let Err(error) = done {
+            let what = format!("{:?} of the segment at {}", chore.kind, chore.base);
+            tracing::warn!(partition = %self.label, "{what} failed and is tried again later: {error}");
+            state.chores.failures += 1;
+            state.chores.last_failure = error.to_string();
+            state.chores.not_before = now + limits::HOUSEKEEPING_RETRY;
+        }
+        state.chores.untidy = state.count_untidy();
+        drop(state);
+        self.room.notify();
+    }
+
+    /// Deletes the oldest segment. The directory is flushed before the next one may go: a crash must not leave a gap.
+    async fn expire(&self, base: u64) -> std::io::Result<()> {
+        let disk = self.shard.env().disk();
+        let segment = {
+            let mut state = self.state.borrow_mut();
+            assert!(state.closed_segments() > 0 && state.start() == base, "the oldest segment was expected at {base}");
+            state.segments.pop_front().expect("a closed segment is there")
+        };
+        match disk.remove_file(&self.dir.join(segment.name())).await {
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                self.state.borrow_mut().segments.push_front(segment);
+                return Err(error);
+            }
+            _ => {}
+        }
+        match disk.remove_file(&self.dir.join(segment.summary_name())).await {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        disk.sync_dir(&self.dir).await
+    }
+
+    /// Finds out when the segment's newest bytes arrived: from its summary, or else from its file's modification.
+    async fn look_up(&self, base: u64) -> std::io::Result<()> {
+        let (path, modified_ms) = {
+            let state = self.state.borrow();
+            let segment = &state.segments[state.segment_index(base)];
+            (self.dir.join(segment.summary_name()), segment.modified_ms)
+        };
+        let summary = self.read_summary(&path).await?.filter(|summary| summary.base == base);
+        let times = summary.map(|summary| (summary.first_arrival_ms, summary.last_arrival_ms));
+        let (first_ms, last_ms) = times.unwrap_or((modified_ms, modified_ms));
+        let arrivals = Arrivals::recorded(first_ms, last_ms, Now::read(self.shard.env()));
+        if let Some(segment) = self.state.borrow_mut().closed_mut(base) {
+            segment.arrivals = Some(arrivals);
+        }
+        Ok(())
+    }
+
+    /// Reads a summary; a missing or bad one is `None`.
+    pub(super) async fn read_summary(&self, path: &Path) -> std::io::Result<Option<Summary>> {
+        match self.shard.env().disk().read_small(path, limits::SUMMARY_BYTES_MAX).await {
+            Ok(content) => Ok(Summary::decode(&content)),
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::FileTooLarge) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Trims a closed segment's file to the segment's length: exactly, for a shorter file would be a gap.
+    async fn trim_file(&self, base: u64) -> std::io::Result<()> {
+        let (file, path, bytes) = {
+            let state = self.state.borrow();
+            let index = state.segment_index(base);
+            let segment = &state.segments[index];
+            (segment.file.clone(), self.dir.join(segment.name()), state.segment_end(index) - base)
+        };
+        let file = match file {
+            Some(file) => file,
+            None => self.shard.env().disk().open(&path, OpenMode::Write).await?,
+        };
+        file.truncate(bytes).await?;
+        if let Some(segment) = self.state.borrow_mut().closed_mut(base) {
+            segment.file_bytes = bytes;
+            segment.needs_trim = false;
+            // The lock goes with it; readers open the file anew.
+            segment.file = None;
+        }
+        Ok(())
+    }
+
+    /// Writes a closed segment's summary, with what is known of its inside if that is everything.
+    async fn summarize(&self, base: u64) -> std::io::Result<()> {
+        let (path, summary) = {
+            let state = self.state.borrow();
+            let index = state.segment_index(base);
+            let segment = &state.segments[index];
+            let now_ms = self.shard.env().wall_ms();
+            let times = segment.arrivals.map_or((now_ms, now_ms), |arrivals| (arrivals.first_ms, arrivals.last_ms));
+            let summary = Summary {
+                base,
+                bytes: state.segment_end(index) - base,
+                first_arrival_ms: times.0,
+                last_arrival_ms: times.1,
+                index: segment.index.as_deref().filter(|index| index.is_complete()).cloned(),
+            };
+            (self.dir.join(segment.summary_name()), summary)
+        };
+        self.shard.env().disk().replace_small(&path, summary.encode()).await?;
+        let mut state = self.state.borrow_mut();
+        if let Some(segment) = state.closed_mut(base) {
+            segment.needs_summary = false;
+        }
+        state.forget_summaries(base);
+        Ok(())
+    }
+}

@@ -1,0 +1,304 @@
+//! Where a message begins: the walk from the nearest known boundary, and the answers to FindMessage. Nothing is ever
+//! guessed from bytes that look like a message, since values may contain messages.
+
+use std::ops::ControlFlow;
+use std::rc::Rc;
+
+use corelane_proto::ids::Position;
+
+use super::{Inner, Partition, count};
+use crate::env::Env;
+use crate::error::ReadError;
+use crate::index::{Index, Run};
+use crate::scan::{Found, Scanned, Scanner};
+
+/// A place that can be asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// The start.
+    Earliest,
+    /// The visible end.
+    Latest,
+    /// The message that contains this position.
+    Containing(Position),
+    /// The first message with a timestamp of so many milliseconds or later; the visible end if there is none.
+    Time(i64),
+    /// The place from which so many messages follow up to the visible end; the start if there are fewer.
+    LastMessages(u64),
+    /// The next place to go on after a bad message at this position.
+    GoodAfter(Position),
+}
+
+impl<E: Env> Partition<E> {
+    /// Where the message begins that contains `at`. Between the visible end and the end that is not known yet: the visible
+    /// end then.
+    pub async fn seek(&self, at: Position) -> Result<Position, ReadError> {
+        self.inner.containing(at.0).await.map(Position)
+    }
+
+    /// Where the message begins that is asked for.
+    pub async fn find(&self, target: Target) -> Result<Position, ReadError> {
+        let inner = &self.inner;
+        let bounds = self.bounds();
+        let found = match target {
+            Target::Earliest => bounds.start.0,
+            Target::Latest => bounds.visible_end.0,
+            Target::Containing(at) => inner.containing(at.0).await?,
+            Target::Time(time_ms) => inner.with_time(time_ms).await?,
+            Target::LastMessages(messages) => inner.last_messages(messages).await?,
+            Target::GoodAfter(at) => inner.good_after(at.0).await?,
+        };
+        Ok(Position(found))
+    }
+}
+
+/// What is known around a position.
+struct Around {
+    /// The nearest known boundary at or below it.
+    from: u64,
+    /// The next known one above it.
+    next: u64,
+}
+
+impl<E: Env> Inner<E> {
+    async fn containing(&self, at: u64) -> Result<u64, ReadError> {
+        let visible_end = {
+            let state = self.state.borrow();
+            state.check_range(at)?;
+            state.durable
+        };
+        if at >= visible_end {
+            return Ok(visible_end);
+        }
+        let around = self.around(at).await?;
+        // Where a bad message was met: what is found behind it counts only if the walk reaches the next boundary.
+        let mut bad = None;
+        let mut found = None;
+        let reached = self
+            .walk(around.from, around.next, |message| {
+                if !message.is_good {
+                    bad.get_or_insert(message.at);
+                }
+                if message.end() > at {
+                    found.get_or_insert(message.at);
+                }
+                if found.is_some() && bad.is_none() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            })
+            .await?;
+        Ok(match (bad, found) {
+            (None, Some(found)) => found,
+            (Some(_), Some(found)) if reached == around.next => found,
+            (Some(bad), _) => bad,
+            (None, None) => reached,
+        })
+    }
+
+    async fn good_after(&self, at: u64) -> Result<u64, ReadError> {
+        let visible_end = {
+            let state = self.state.borrow();
+            state.check_range(at)?;
+            state.durable
+        };
+        if at >= visible_end {
+            return Ok(visible_end);
+        }
+        let next = self.around(at).await?.next;
+        let mut behind = None;
+        let reached = self
+            .walk(at, next, |message| {
+                behind.get_or_insert(message.end());
+                ControlFlow::Continue(())
+            })
+            .await?;
+        let good = if reached == next { behind.unwrap_or(next) } else { next };
+        count(&self.counters.bad_messages, 1);
+        tracing::warn!(partition = %self.label, "a reader met a bad message at {at}; it goes on at {good}");
+        Ok(good)
+    }
+
+    async fn with_time(&self, time_ms: i64) -> Result<u64, ReadError> {
+        let mut from = self.state.borrow().start();
+        loop {
+            let (base, end, visible_end) = {
+                let state = self.state.borrow();
+                from = from.max(state.start());
+                let index = state.segment_index(from);
+                (state.segments[index].base, state.segment_end(index), state.durable)
+            };
+            if from >= visible_end {
+                return Ok(visible_end);
+            }
+            if let Some(offset) = self.index_of(base).await?.and_then(|index| index.stretch_with_time(time_ms)) {
+                let mut found = None;
+                let start = base + offset;
+                if start < visible_end {
+                    self.walk(start, end.min(visible_end), |message| {
+                        if message.is_good && message.header.timestamp_ms >= time_ms {
+                            found = Some(message.at);
+                            return ControlFlow::Break(());
+                        }
+                        ControlFlow::Continue(())
+                    })
+                    .await?;
+                }
+                if let Some(found) = found {
+                    return Ok(found);
+                }
+            }
+            from = end.max(from + 1);
+        }
+    }
+
+    async fn last_messages(&self, messages: u64) -> Result<u64, ReadError> {
+        if messages == 0 {
+            return Ok(self.state.borrow().durable);
+        }
+        let mut wanted = messages;
+        let (mut before, visible_end, hidden) = {
+            let state = self.state.borrow();
+            (u64::MAX, state.durable, state.ends.messages())
+        };
+        let mut hidden = hidden;
+        loop {
+            // The newest segment that lies below the ones looked at.
+            let segment = {
+                let state = self.state.borrow();
+                let index = state.segments.partition_point(|segment| segment.base < before);
+                index.checked_sub(1).map(|index| (state.segments[index].base, state.start()))
+            };
+            let Some((base, start)) = segment else { return Ok(self.state.borrow().start()) };
+            before = base;
+            let Some(index) = self.index_of(base).await? else { return Ok(self.state.borrow().start()) };
+            let visible = index.messages.saturating_sub(hidden);
+            hidden = hidden.saturating_sub(index.messages);
+            if visible < wanted {
+                wanted -= visible;
+                if base <= start {
+                    return Ok(self.state.borrow().start());
+                }
+                continue;
+            }
+            let skip = visible - wanted;
+            let Some(stretch) = index.stretch_behind_messages(skip) else { return Ok(base) };
+            let mut passed = stretch.messages_before;
+            let mut found = base + stretch.offset;
+            self.walk(found, (base + index.end).min(visible_end), |message| {
+                if message.is_good && passed + message.messages > skip {
+                    return ControlFlow::Break(());
+                }
+                passed += if message.is_good { message.messages } else { 0 };
+                found = message.end();
+                if passed >= skip { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            })
+            .await?;
+            return Ok(found);
+        }
+    }
+
+    /// The known boundaries around a visible position.
+    async fn around(&self, at: u64) -> Result<Around, ReadError> {
+        let (base, end) = {
+            let state = self.state.borrow();
+            state.check_range(at)?;
+            let index = state.segment_index(at);
+            (state.segments[index].base, state.segment_end(index).min(state.durable))
+        };
+        let index = self.index_of(base).await?;
+        let offset = at - base;
+        let from = index.as_ref().and_then(|index| index.boundary_at_or_below(offset)).unwrap_or(0);
+        let next = index.as_ref().and_then(|index| index.boundary_above(offset)).map_or(end, |next| base + next);
+        Ok(Around { from: base + from, next: next.min(end) })
+    }
+
+    /// Walks from message to message, from `from` (a boundary) up to `to`, and says how far it came: to the end of a
+    /// message, or to a place where there is none. A walk may go over bad messages, by the length that they claim.
+    async fn walk(
+        &self,
+        from: u64,
+        to: u64,
+        mut visit: impl FnMut(&Scanned) -> ControlFlow<()>,
+    ) -> Result<u64, ReadError> {
+        let mut scanner = Scanner::new(from, to);
+        while scanner.next_byte() < to {
+            let piece = self.bytes_at(scanner.next_byte(), to).await?;
+            let mut bytes = &piece[..];
+            loop {
+                match scanner.feed(&mut bytes) {
+                    Found::More => break,
+                    Found::NoMessage { at } => return Ok(at),
+                    Found::Message(message) => {
+                        if visit(&message).is_break() {
+                            return Ok(message.end());
+                        }
+                    }
+                }
+            }
+        }
+        Ok(scanner.at())
+    }
+
+    /// What is known of the inside of the segment at `base`, all of it: from memory, from its summary, or by a scan.
+    /// `None`: it was deleted meanwhile.
+    async fn index_of(&self, base: u64) -> Result<Option<Rc<Index>>, ReadError> {
+        let (known, is_active, summary, end) = {
+            let state = self.state.borrow();
+            let Ok(index) = state.segments.binary_search_by_key(&base, |segment| segment.base) else { return Ok(None) };
+            let segment = &state.segments[index];
+            let is_active = index + 1 == state.segments.len();
+            (segment.index.clone(), is_active, self.dir.join(segment.summary_name()), state.segment_end(index))
+        };
+        let index = match known {
+            Some(index) if index.is_complete() => return Ok(Some(index)),
+            Some(index) => self.scan_index(base, base + index.known_from).await?,
+            None => {
+                let summary =
+                    self.read_summary(&summary).await.map_err(|error| self.read_error(base, &error.to_string()))?;
+                match summary
+                    .filter(|summary| summary.base == base && summary.bytes == end - base)
+                    .and_then(|s| s.index)
+                {
+                    Some(index) => index,
+                    None => self.scan_index(base, end).await?,
+                }
+            }
+        };
+        let mut state = self.state.borrow_mut();
+        let Ok(at) = state.segments.binary_search_by_key(&base, |segment| segment.base) else { return Ok(None) };
+        let segment = &mut state.segments[at];
+        let whole = match &segment.index {
+            Some(known) if known.is_complete() => return Ok(Some(known.clone())),
+            Some(known) => Rc::new(index.joined(known)),
+            None => Rc::new(index),
+        };
+        segment.index = Some(whole.clone());
+        if !is_active {
+            state.forget_summaries(base);
+        }
+        Ok(Some(whole))
+    }
+
+    /// Builds an index by a scan. Bad messages are walked over by the length they claim if the walk then reaches the end;
+    /// else nothing is known behind the first of them.
+    async fn scan_index(&self, base: u64, to: u64) -> Result<Index, ReadError> {
+        let mut index = Index::new(0);
+        let mut before_damage = None;
+        let reached = self
+            .walk(base, to, |message| {
+                if !message.is_good {
+                    before_damage.get_or_insert_with(|| index.clone());
+                }
+                index.append(Run {
+                    bytes: u64::from(message.header.length),
+                    messages: if message.is_good { message.messages } else { 0 },
+                    max_timestamp_ms: if message.is_good { message.header.timestamp_ms } else { i64::MIN },
+                });
+                ControlFlow::Continue(())
+            })
+            .await?;
+        if reached < to {
+            index = before_damage.unwrap_or(index);
+            index.append_damage(to - base - index.end);
+        }
+        Ok(index)
+    }
+}

@@ -1,0 +1,142 @@
+//! Reading: pieces of the log as they lie in memory and in files, and bytes for whoever looks inside. Never beyond the
+//! visible end. What was promised stays readable: a slice keeps its memory, a file its descriptor.
+
+use std::io::ErrorKind;
+
+use corelane_proto::ids::Position;
+
+use super::{Inner, Partition};
+use crate::env::{BLOCK_BYTES, Chunk, Disk, Env, OpenMode};
+use crate::error::ReadError;
+use crate::limits::WALK_BYTES;
+use crate::plan::{ceil_block, floor_block};
+use crate::shard::{EnvFile, EnvSlice, read_chunk};
+
+/// A piece of the log.
+pub enum Piece<E: Env> {
+    /// It is in memory.
+    Memory(EnvSlice<E>),
+    /// It lies in a file.
+    File {
+        /// The segment's file.
+        file: EnvFile<E>,
+        /// Where in the file.
+        offset: u64,
+        /// How many bytes.
+        bytes: usize,
+    },
+}
+
+impl<E: Env> Piece<E> {
+    /// Bytes of the piece.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Piece::Memory(slice) => slice.len(),
+            Piece::File { bytes, .. } => *bytes,
+        }
+    }
+}
+
+/// A segment's file, to be opened.
+struct Unopened {
+    base: u64,
+    path: std::path::PathBuf,
+}
+
+impl<E: Env> Partition<E> {
+    /// The bytes of the log from `at` on, as pieces that lie back to back: at most `bytes_max` in all, possibly fewer, none
+    /// at the visible end. Waits only to open a file.
+    pub async fn read(&self, at: Position, bytes_max: usize) -> Result<Vec<Piece<E>>, ReadError> {
+        loop {
+            match self.inner.pieces(at.0, bytes_max)? {
+                Ok(pieces) => return Ok(pieces),
+                Err(unopened) => self.inner.open_for_reading(&unopened).await?,
+            }
+        }
+    }
+}
+
+impl<E: Env> Inner<E> {
+    fn pieces(&self, at: u64, bytes_max: usize) -> Result<Result<Vec<Piece<E>>, Unopened>, ReadError> {
+        let state = self.state.borrow();
+        state.check_range(at)?;
+        let to = state.durable.min(at.saturating_add(bytes_max as u64));
+        let hot_from = state.tail.start(state.end);
+        let mut pieces = Vec::with_capacity(2);
+        let mut at = at;
+        while at < to {
+            if at >= hot_from {
+                state.tail.slices(at, to, &mut |slice| pieces.push(Piece::Memory(slice)));
+                break;
+            }
+            let index = state.segment_index(at);
+            let segment = &state.segments[index];
+            let Some(file) = segment.file.clone() else {
+                if pieces.is_empty() {
+                    return Ok(Err(Unopened { base: segment.base, path: self.dir.join(segment.name()) }));
+                }
+                break;
+            };
+            let piece_end = state.segment_end(index).min(to).min(hot_from);
+            pieces.push(Piece::File { file, offset: at - segment.base, bytes: (piece_end - at) as usize });
+            at = piece_end;
+        }
+        Ok(Ok(pieces))
+    }
+
+    async fn open_for_reading(&self, unopened: &Unopened) -> Result<(), ReadError> {
+        let opened = self.shard.env().disk().open(&unopened.path, OpenMode::Read).await;
+        let mut state = self.state.borrow_mut();
+        let Some(segment) = state.closed_mut(unopened.base) else {
+            // It was deleted meanwhile: the next look at the bounds says so.
+            return Ok(());
+        };
+        match opened {
+            Ok(file) => {
+                segment.file = Some(file);
+                drop(state);
+                self.shard.opened_read_file(self.this.clone(), unopened.base);
+                Ok(())
+            }
+            Err(error) => {
+                let missing = if error.kind() == ErrorKind::NotFound { " (it is missing; was it moved?)" } else { "" };
+                Err(ReadError::Disk { what: unopened.path.display().to_string(), reason: format!("{error}{missing}") })
+            }
+        }
+    }
+
+    /// The bytes from `at` on, at least one and none at or beyond `to`, which must not lie beyond the visible end: from
+    /// memory, or read from the file.
+    pub(super) async fn bytes_at(&self, at: u64, to: u64) -> Result<EnvSlice<E>, ReadError> {
+        assert!(at < to, "bytes below {to} were expected from {at} on");
+        loop {
+            let piece = match self.pieces(at, (to - at) as usize)? {
+                Ok(pieces) => pieces.into_iter().next().expect("there are bytes below the visible end"),
+                Err(unopened) => {
+                    self.open_for_reading(&unopened).await?;
+                    continue;
+                }
+            };
+            let (file, offset, bytes) = match piece {
+                Piece::Memory(slice) => return Ok(slice),
+                Piece::File { file, offset, bytes } => (file, offset, bytes),
+            };
+            let from = floor_block(offset);
+            let skip = (offset - from) as usize;
+            let wanted = ceil_block((skip + bytes) as u64).min(WALK_BYTES as u64) as usize;
+            let read = read_chunk(&self.shard, &file, from, wanted.max(BLOCK_BYTES)).await;
+            let (chunk, read) = read.map_err(|error| self.read_error(at, &error.to_string()))?;
+            let until = read.min(skip + bytes);
+            if until <= skip {
+                return Err(self.read_error(at, "the file ends before the log does"));
+            }
+            return Ok(chunk.slice(skip..until));
+        }
+    }
+
+    pub(super) fn read_error(&self, at: u64, reason: &str) -> ReadError {
+        let state = self.state.borrow();
+        let segment = &state.segments[state.segment_index(at.max(state.start()))];
+        ReadError::Disk { what: self.dir.join(segment.name()).display().to_string(), reason: reason.to_owned() }
+    }
+}

@@ -1,0 +1,125 @@
+//! What a partition's directory holds: the segments in order, what is left over, what is not ours. Pure.
+
+use corelane_proto::ids::{Epoch, Position};
+
+use crate::env::DirEntry;
+use crate::names::{self, FileKind};
+
+/// A segment file as the directory shows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct SegmentFile {
+    pub(super) base: u64,
+    pub(super) epoch: Epoch,
+    pub(super) bytes: u64,
+    pub(super) modified_ms: i64,
+}
+
+impl SegmentFile {
+    pub(super) fn name(&self) -> String {
+        names::segment(Position(self.base), self.epoch)
+    }
+
+    /// Where its file ends, in positions.
+    pub(super) fn file_end(&self) -> u64 {
+        self.base.saturating_add(self.bytes)
+    }
+}
+
+/// A directory, sorted out.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Layout {
+    /// By base.
+    pub(super) segments: Vec<SegmentFile>,
+    /// Ours, and of no use any more: unfinished files, summaries without their segment.
+    pub(super) leftovers: Vec<String>,
+    /// Not ours: left alone.
+    pub(super) foreign: Vec<String>,
+}
+
+/// Bytes of the log that are missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Gap {
+    pub(super) from: u64,
+    pub(super) to: u64,
+}
+
+impl Layout {
+    pub(super) fn read(entries: &[DirEntry]) -> Layout {
+        let mut layout = Layout::default();
+        let mut summaries = Vec::new();
+        for entry in entries {
+            match names::classify(&entry.name) {
+                _ if entry.is_dir => layout.foreign.push(entry.name.clone()),
+                FileKind::Segment(base, epoch) => layout.segments.push(SegmentFile {
+                    base: base.0,
+                    epoch,
+                    bytes: entry.bytes,
+                    modified_ms: entry.modified_ms,
+                }),
+                FileKind::Summary(base, epoch) => summaries.push((base.0, epoch, entry.name.clone())),
+                FileKind::Prepared | FileKind::Temporary => layout.leftovers.push(entry.name.clone()),
+                FileKind::Cut => {}
+                FileKind::Foreign => layout.foreign.push(entry.name.clone()),
+            }
+        }
+        layout.segments.sort_by_key(|segment| (segment.base, segment.epoch));
+        for (base, epoch, name) in summaries {
+            if !layout.segments.iter().any(|segment| (segment.base, segment.epoch) == (base, epoch)) {
+                layout.leftovers.push(name);
+            }
+        }
+        layout
+    }
+
+    /// The first place where a segment does not reach the next one.
+    pub(super) fn gap(&self) -> Option<Gap> {
+        let pairs = self.segments.iter().zip(&self.segments[1.min(self.segments.len())..]);
+        pairs
+            .filter(|(segment, next)| segment.file_end() < next.base || segment.base == next.base)
+            .map(|(segment, next)| Gap { from: segment.file_end().min(next.base), to: next.base })
+            .next()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(name: &str, bytes: u64) -> DirEntry {
+        DirEntry { name: name.to_owned(), is_dir: false, bytes, modified_ms: 0 }
+    }
+
+    fn segment(base: u64, bytes: u64) -> DirEntry {
+        file(&names::segment(Position(base), Epoch(1)), bytes)
+    }
+
+    #[test]
+    fn a_directory_is_sorted_out() {
+        let layout = Layout::read(&[
+            segment(500, 100),
+            segment(0, 500),
+            file("next.prepared", 0),
+            file("notes.txt", 3),
+            file(&names::summary(Position(0), Epoch(1)), 3),
+            file(&names::summary(Position(7), Epoch(1)), 3),
+            file("00000000000000000000-00000001.log.cut-17", 3),
+            DirEntry { is_dir: true, ..file("lost+found", 0) },
+        ]);
+        assert_eq!(layout.segments.iter().map(|segment| segment.base).collect::<Vec<_>>(), [0, 500]);
+        assert_eq!(layout.leftovers, ["next.prepared", "00000000000000000007-00000001.summary"]);
+        assert_eq!(layout.foreign, ["notes.txt", "lost+found"]);
+        assert_eq!(layout.gap(), None);
+    }
+
+    #[test]
+    fn a_segment_that_does_not_reach_the_next_is_a_gap() {
+        assert_eq!(Layout::read(&[segment(0, 499), segment(500, 0)]).gap(), Some(Gap { from: 499, to: 500 }));
+        assert_eq!(
+            Layout::read(&[segment(0, 9000), segment(500, 0)]).gap(),
+            None,
+            "longer is well: it was not trimmed yet"
+        );
+        assert_eq!(Layout::read(&[segment(500, 0)]).gap(), None);
+        assert_eq!(Layout::read(&[]).gap(), None);
+    }
+}

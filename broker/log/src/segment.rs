@@ -1,0 +1,116 @@
+//! One segment as a partition keeps it in memory: its place, its file while that is open, what is known of its inside,
+//! when its bytes arrived.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use corelane_proto::ids::{Epoch, Position};
+
+use crate::env::Env;
+use crate::index::Index;
+use crate::names;
+use crate::shard::EnvFile;
+
+pub(crate) struct Segment<E: Env> {
+    pub(crate) base: u64,
+    pub(crate) epoch: Epoch,
+    /// Bytes of its file.
+    pub(crate) file_bytes: u64,
+    /// Open while it is written to, or read from lately.
+    pub(crate) file: Option<EnvFile<E>>,
+    /// What is known of its inside, if it is in memory.
+    pub(crate) index: Option<Rc<Index>>,
+    /// `None`: nothing has arrived yet, or it was not looked up in the summary.
+    pub(crate) arrivals: Option<Arrivals>,
+    /// When its file was last modified, as the start found it: counts where there is no summary.
+    pub(crate) modified_ms: i64,
+    /// Its file is longer than the segment.
+    pub(crate) needs_trim: bool,
+    /// Its summary is not written yet.
+    pub(crate) needs_summary: bool,
+}
+
+impl<E: Env> Segment<E> {
+    pub(crate) fn name(&self) -> String {
+        names::segment(Position(self.base), self.epoch)
+    }
+
+    pub(crate) fn summary_name(&self) -> String {
+        names::summary(Position(self.base), self.epoch)
+    }
+}
+
+/// When the first and the newest bytes of a segment arrived: by the wall clock, for the summary and later starts, and on
+/// the monotonic clock, by which ages are measured. The wall clock may jump; arrivals never decrease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::struct_field_names, reason = "the unit stands last")]
+pub(crate) struct Arrivals {
+    pub(crate) first_ms: i64,
+    pub(crate) last_ms: i64,
+    /// Monotonic milliseconds; below 0 when it was before the clock began.
+    pub(crate) first_at_ms: i64,
+    pub(crate) last_at_ms: i64,
+}
+
+impl Arrivals {
+    /// The first bytes arrive now.
+    pub(crate) fn begin(now: Now, not_before_ms: i64) -> Self {
+        let wall_ms = now.wall_ms.max(not_before_ms);
+        Self { first_ms: wall_ms, last_ms: wall_ms, first_at_ms: now.monotonic_ms, last_at_ms: now.monotonic_ms }
+    }
+
+    /// More bytes arrive now.
+    pub(crate) fn extend(&mut self, now: Now) {
+        self.last_ms = self.last_ms.max(now.wall_ms);
+        self.last_at_ms = now.monotonic_ms;
+    }
+
+    /// From what an earlier process wrote down: an arrival in the future counts as now.
+    pub(crate) fn recorded(first_ms: i64, last_ms: i64, now: Now) -> Self {
+        let last_ms = last_ms.min(now.wall_ms);
+        let first_ms = first_ms.min(last_ms);
+        let on_monotonic = |wall_ms: i64| now.monotonic_ms.saturating_sub(now.wall_ms.saturating_sub(wall_ms));
+        Self { first_ms, last_ms, first_at_ms: on_monotonic(first_ms), last_at_ms: on_monotonic(last_ms) }
+    }
+}
+
+/// Both clocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Now {
+    pub(crate) monotonic: Duration,
+    pub(crate) monotonic_ms: i64,
+    pub(crate) wall_ms: i64,
+}
+
+impl Now {
+    pub(crate) fn read(env: &impl Env) -> Self {
+        let monotonic = env.monotonic();
+        Self { monotonic, monotonic_ms: monotonic.as_millis() as i64, wall_ms: env.wall_ms() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn now(monotonic_ms: i64, wall_ms: i64) -> Now {
+        Now { monotonic: Duration::from_millis(monotonic_ms as u64), monotonic_ms, wall_ms }
+    }
+
+    #[test]
+    fn arrivals_never_decrease_and_ages_ignore_the_wall_clock() {
+        let mut arrivals = Arrivals::begin(now(10, 5_000), 6_000);
+        assert_eq!(arrivals.first_ms, 6_000);
+        arrivals.extend(now(20, 1_000));
+        assert_eq!((arrivals.last_ms, arrivals.last_at_ms), (6_000, 20));
+        arrivals.extend(now(30, 900_000_000));
+        assert_eq!((arrivals.last_ms, arrivals.last_at_ms), (900_000_000, 30));
+    }
+
+    #[test]
+    fn an_arrival_in_the_future_counts_as_now() {
+        let arrivals = Arrivals::recorded(1_000, 99_000, now(50, 3_000));
+        assert_eq!((arrivals.first_ms, arrivals.last_ms), (1_000, 3_000));
+        assert_eq!((arrivals.first_at_ms, arrivals.last_at_ms), (-1_950, 50));
+    }
+}
