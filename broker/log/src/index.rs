@@ -1,8 +1,6 @@
 //! What is known of a segment's inside: a message boundary about every 64 KiB, and for each how many messages lie before
 //! it and the largest timestamp among them. Built as sets are appended, or by a scan. Pure.
 
-use crate::limits::STRETCH_BYTES;
-
 /// A known message boundary. Counts and times are those of the messages between the index's beginning and it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stretch {
@@ -15,6 +13,8 @@ pub(crate) struct Stretch {
 /// The stretches of a segment from `known_from` to `end`, in bytes from its base.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Index {
+    /// How far boundaries lie apart, at least.
+    pub(crate) stretch_bytes: u64,
     pub(crate) known_from: u64,
     pub(crate) end: u64,
     pub(crate) messages: u64,
@@ -33,8 +33,15 @@ pub(crate) struct Run {
 
 impl Index {
     /// Knows nothing yet, and is to grow from `known_from`, a boundary.
-    pub(crate) fn new(known_from: u64) -> Self {
-        Self { known_from, end: known_from, messages: 0, max_timestamp_ms: i64::MIN, stretches: Vec::new() }
+    pub(crate) fn new(known_from: u64, stretch_bytes: u64) -> Self {
+        Self {
+            stretch_bytes,
+            known_from,
+            end: known_from,
+            messages: 0,
+            max_timestamp_ms: i64::MIN,
+            stretches: Vec::new(),
+        }
     }
 
     /// Whether it tells everything from the segment's base on.
@@ -44,7 +51,7 @@ impl Index {
 
     /// More messages follow the last ones.
     pub(crate) fn append(&mut self, run: Run) {
-        if self.stretches.last().is_none_or(|last| self.end >= last.offset + STRETCH_BYTES) {
+        if self.stretches.last().is_none_or(|last| self.end >= last.offset + self.stretch_bytes) {
             self.mark_boundary();
         }
         self.end += run.bytes;
@@ -125,7 +132,7 @@ mod tests {
 
     /// Sets of 30,000 bytes: boundaries at 0, 90,000, 180,000 ...
     fn index(known_from: u64, times: &[i64]) -> Index {
-        let mut index = Index::new(known_from);
+        let mut index = Index::new(known_from, 64 << 10);
         for time in times {
             index.append(run(30_000, *time));
         }

@@ -29,6 +29,7 @@ mod shard;
 pub mod sim;
 mod summary;
 mod tail;
+mod tuning;
 
 pub use checkpoint::{CheckpointEntry, LastMessage};
 pub use config::{InvalidConfig, PartitionOptions, TopicConfig};
@@ -38,3 +39,5 @@ pub use partition::{Appended, Bounds, Driver, Partition, PartitionStats, Piece, 
 pub use recovery::Recovered;
 pub use sealed::SealError;
 pub use shard::{EnvChunk, EnvFile, EnvSlice, Shard};
+#[doc(hidden)]
+pub use tuning::Tuning;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::config::TopicConfig;
 use crate::coverage::{Coverage, SetEnds};
 use crate::env::BLOCK_BYTES;
-use crate::limits;
+use crate::tuning::Tuning;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
@@ -30,6 +30,7 @@ pub(crate) struct Situation<'a> {
     pub(crate) due: u64,
     /// Whether each flush begins as soon as anything waits for it.
     pub(crate) continuous: bool,
+    pub(crate) tuning: &'a Tuning,
 }
 
 /// A write of everything from the last submitted byte up to `to`.
@@ -44,23 +45,21 @@ pub(crate) struct WritePlan {
 /// What streams in is written in large whole blocks, several at a time. Otherwise one write takes all there is: small,
 /// it is a synchronous one, as long as nothing before it needs a flush anyway.
 pub(crate) fn plan_write(now: &Situation<'_>) -> Option<WritePlan> {
-    let coverage = now.coverage;
+    let (coverage, tuning) = (now.coverage, now.tuning);
     let from = coverage.submitted();
-    if now.limit <= from
-        || coverage.in_flight() >= limits::WRITES_IN_FLIGHT_MAX
-        || coverage.next_block_is_busy(now.base)
+    if now.limit <= from || coverage.in_flight() >= tuning.writes_in_flight_max || coverage.next_block_is_busy(now.base)
     {
         return None;
     }
     let whole_to = now.base + floor_block(now.limit - now.base);
-    if whole_to >= from + limits::WRITE_BYTES_MIN {
-        let to_max = now.base + floor_block(from - now.base) + limits::WRITE_BYTES_MAX;
+    if whole_to >= from + tuning.write_bytes_min {
+        let to_max = now.base + floor_block(from - now.base) + tuning.write_bytes_max;
         return Some(WritePlan { to: whole_to.min(to_max), synchronous: false });
     }
     if coverage.in_flight() > 0 || now.due <= from {
         return None;
     }
-    let small = now.limit - from <= limits::SYNC_WRITE_BYTES_MAX;
+    let small = now.limit - from <= tuning.sync_write_bytes_max;
     Some(WritePlan { to: now.limit, synchronous: small && coverage.no_flush_is_needed_before() })
 }
 
@@ -100,8 +99,8 @@ pub(crate) fn flush_wish(config: &TopicConfig, ends: &SetEnds, now: Duration) ->
 
 /// How large a segment's file is to become, in bytes, so that `needed` bytes fit. Steps double from the first one up to
 /// the largest; never beyond what the segment can hold.
-pub(crate) fn next_allocation(allocated: u64, needed: u64, segment_bytes: u64) -> u64 {
-    let step = allocated.clamp(limits::ALLOCATE_BYTES_FIRST, limits::ALLOCATE_STEP_BYTES_MAX);
+pub(crate) fn next_allocation(allocated: u64, needed: u64, segment_bytes: u64, tuning: &Tuning) -> u64 {
+    let step = allocated.clamp(tuning.allocate_bytes_first, tuning.allocate_step_bytes_max);
     let most = ceil_block(segment_bytes).max(ceil_block(needed));
     ceil_block((allocated + step).max(needed)).min(most).max(allocated)
 }
@@ -115,12 +114,14 @@ pub(crate) fn wants_allocation(allocated: u64, used: u64, segment_bytes: u64) ->
 mod tests {
     use super::*;
     use crate::coverage::{LastMessage, SetEnd};
+    use crate::limits;
 
     const KIB: u64 = 1024;
     const MIB: u64 = 1024 * KIB;
+    static TUNING: std::sync::LazyLock<Tuning> = std::sync::LazyLock::new(Tuning::default);
 
     fn at(coverage: &Coverage, limit: u64, due: u64) -> Situation<'_> {
-        Situation { coverage, base: 0, limit, due, continuous: true }
+        Situation { coverage, base: 0, limit, due, continuous: true, tuning: &TUNING }
     }
 
     #[test]
@@ -170,8 +171,9 @@ mod tests {
     #[test]
     fn a_lazy_topic_is_flushed_once_all_that_is_due_is_written() {
         let mut coverage = Coverage::new(0);
-        let lazy =
-            |coverage: &Coverage, due| plan_flush(&Situation { coverage, base: 0, limit: MIB, due, continuous: false });
+        let lazy = |coverage: &Coverage, due| {
+            plan_flush(&Situation { coverage, base: 0, limit: MIB, due, continuous: false, tuning: &TUNING })
+        };
         let first = coverage.submit(MIB / 2, false);
         let second = coverage.submit(MIB, false);
         coverage.complete(first);
@@ -201,11 +203,11 @@ mod tests {
 
     #[test]
     fn allocation_starts_small_and_doubles_up_to_the_largest_step() {
-        assert_eq!(next_allocation(0, 10, 1 << 30), 32 * KIB);
-        assert_eq!(next_allocation(32 * KIB, 33 * KIB, 1 << 30), 64 * KIB);
-        assert_eq!(next_allocation(0, 3 * MIB + 1, 1 << 30), 3 * MIB + 4 * KIB);
-        assert_eq!(next_allocation(256 * MIB, 256 * MIB, 1 << 30), 320 * MIB);
-        assert_eq!(next_allocation(32 * KIB, 33 * KIB, 40 * KIB + 1), 44 * KIB);
+        assert_eq!(next_allocation(0, 10, 1 << 30, &Tuning::default()), 32 * KIB);
+        assert_eq!(next_allocation(32 * KIB, 33 * KIB, 1 << 30, &Tuning::default()), 64 * KIB);
+        assert_eq!(next_allocation(0, 3 * MIB + 1, 1 << 30, &Tuning::default()), 3 * MIB + 4 * KIB);
+        assert_eq!(next_allocation(256 * MIB, 256 * MIB, 1 << 30, &Tuning::default()), 320 * MIB);
+        assert_eq!(next_allocation(32 * KIB, 33 * KIB, 40 * KIB + 1, &Tuning::default()), 44 * KIB);
         assert!(wants_allocation(32 * KIB, 25 * KIB, 1 << 30) && !wants_allocation(32 * KIB, 24 * KIB, 1 << 30));
         assert!(!wants_allocation(MIB, MIB, MIB));
     }

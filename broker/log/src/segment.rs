@@ -18,6 +18,8 @@ pub(crate) struct Segment<E: Env> {
     pub(crate) file_bytes: u64,
     /// Open while it is written to, or read from lately.
     pub(crate) file: Option<EnvFile<E>>,
+    /// Whether that is the locked one that writes.
+    pub(crate) writes: bool,
     /// What is known of its inside, if it is in memory.
     pub(crate) index: Option<Rc<Index>>,
     /// `None`: nothing has arrived yet, or it was not looked up in the summary.

@@ -11,6 +11,7 @@ use std::task::Poll;
 use crate::env::{Arena, Disk, Env, File};
 use crate::limits;
 use crate::notify::Notify;
+use crate::tuning::Tuning;
 
 /// A chunk of an environment's arena.
 pub type EnvChunk<E> = <<E as Env>::Arena as Arena>::Chunk;
@@ -51,6 +52,7 @@ impl<E: Env> Clone for Shard<E> {
 
 struct ShardInner<E: Env> {
     env: E,
+    tuning: Tuning,
     /// Chunks that are durable, in the order in which they became so.
     evictable: RefCell<VecDeque<(Weak<dyn Tenant>, u64)>>,
     /// Partitions that may hold bytes that are not durable.
@@ -64,8 +66,15 @@ struct ShardInner<E: Env> {
 impl<E: Env> Shard<E> {
     /// A shard without partitions.
     pub fn new(env: E) -> Self {
+        Self::with_tuning(env, Tuning::default())
+    }
+
+    /// A shard without partitions that works by other sizes and times.
+    #[doc(hidden)]
+    pub fn with_tuning(env: E, tuning: Tuning) -> Self {
         let inner = ShardInner {
             env,
+            tuning,
             evictable: RefCell::default(),
             dirty: RefCell::default(),
             read_files: RefCell::default(),
@@ -77,6 +86,10 @@ impl<E: Env> Shard<E> {
     /// The world.
     pub fn env(&self) -> &E {
         &self.inner.env
+    }
+
+    pub(crate) fn tuning(&self) -> &Tuning {
+        &self.inner.tuning
     }
 
     /// A chunk of at least `bytes` bytes; hot tails make room for it if need be.
@@ -166,7 +179,7 @@ impl<E: Env> Shard<E> {
     pub(crate) fn opened_read_file(&self, tenant: Weak<dyn Tenant>, base: u64) {
         let mut files = self.inner.read_files.borrow_mut();
         files.push_back((tenant, base));
-        let oldest = if files.len() > limits::READ_FILES_MAX { files.pop_front() } else { None };
+        let oldest = if files.len() > self.inner.tuning.read_files_max { files.pop_front() } else { None };
         drop(files);
         if let Some((tenant, base)) = oldest
             && let Some(tenant) = tenant.upgrade()

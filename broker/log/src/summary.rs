@@ -2,6 +2,7 @@
 //! bad is rebuilt by a scan. Pure.
 
 use crate::index::{Index, Stretch};
+use crate::limits;
 
 const MAGIC: [u8; 8] = *b"CLSUM\0\0\x01";
 const HEAD_BYTES: usize = 8 + 8 + 8 + 8 + 8 + 8 + 8 + 4;
@@ -80,7 +81,14 @@ impl Summary {
             max_timestamp_before_ms: word(entry, 16) as i64,
         });
         let stretches = stretches.collect();
-        Some(summary(Some(Index { known_from: 0, end: bytes, messages, max_timestamp_ms, stretches })))
+        Some(summary(Some(Index {
+            stretch_bytes: limits::STRETCH_BYTES,
+            known_from: 0,
+            end: bytes,
+            messages,
+            max_timestamp_ms,
+            stretches,
+        })))
     }
 }
 
@@ -90,7 +98,7 @@ mod tests {
     use crate::index::Run;
 
     fn summary() -> Summary {
-        let mut index = Index::new(0);
+        let mut index = Index::new(0, limits::STRETCH_BYTES);
         for time in 0..5 {
             index.append(Run { bytes: 70_000, messages: 3, max_timestamp_ms: time });
         }

@@ -7,7 +7,6 @@
 use std::collections::VecDeque;
 
 use crate::env::{BLOCK_BYTES, Chunk, Env};
-use crate::limits;
 use crate::shard::{EnvChunk, EnvSlice};
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
@@ -17,6 +16,7 @@ pub(crate) struct Tail<E: Env> {
     next_number: u64,
     /// What the next chunk holds, if there is memory for it.
     preferred_bytes: usize,
+    chunk_bytes_max: usize,
 }
 
 struct TailChunk<E: Env> {
@@ -42,8 +42,8 @@ pub(crate) fn partial_bytes(end: u64, base: u64) -> usize {
 }
 
 impl<E: Env> Tail<E> {
-    pub(crate) fn new() -> Self {
-        Self { chunks: VecDeque::new(), next_number: 0, preferred_bytes: 0 }
+    pub(crate) fn new(chunk_bytes_max: usize) -> Self {
+        Self { chunks: VecDeque::new(), next_number: 0, preferred_bytes: 0, chunk_bytes_max }
     }
 
     /// The lowest position in memory; `end` when nothing is.
@@ -61,10 +61,10 @@ impl<E: Env> Tail<E> {
     /// How large a chunk for a set of `bytes` at `end` should be.
     pub(crate) fn chunk_bytes(&self, end: u64, base: u64, bytes: usize, scarce: bool) -> usize {
         let needed = (partial_bytes(end, base) + bytes).next_multiple_of(BLOCK_BYTES);
-        if scarce || needed >= limits::TAIL_CHUNK_BYTES_MAX {
+        if scarce || needed >= self.chunk_bytes_max {
             return needed;
         }
-        needed.max(self.preferred_bytes).next_power_of_two().min(limits::TAIL_CHUNK_BYTES_MAX)
+        needed.max(self.preferred_bytes).next_power_of_two().min(self.chunk_bytes_max)
     }
 
     /// The bytes of `end`'s block below `end`, if they are in memory.
@@ -82,7 +82,7 @@ impl<E: Env> Tail<E> {
     pub(crate) fn push(&mut self, chunk: EnvChunk<E>, end: u64, partial: &[u8]) {
         chunk.with_spare(0..partial.len(), |spare| spare.copy_from_slice(partial));
         chunk.fill_to(partial.len());
-        self.preferred_bytes = (chunk.capacity() * 2).min(limits::TAIL_CHUNK_BYTES_MAX);
+        self.preferred_bytes = (chunk.capacity() * 2).min(self.chunk_bytes_max);
         let origin = end - partial.len() as u64;
         self.chunks.push_back(TailChunk { number: self.next_number, chunk, origin, from: end, offered: false });
         self.next_number += 1;

@@ -34,6 +34,8 @@ enum ChoreKind {
     Trim,
     /// It has no sidecar yet.
     Summarize,
+    /// A segment before it was unlinked, but flushing the directory failed.
+    FlushDir,
 }
 
 impl<E: Env> Partition<E> {
@@ -61,7 +63,7 @@ impl<E: Env> Partition<E> {
                     return Err(KeepError::Disk { what: "deleting a segment".to_owned(), reason });
                 }
                 let remains = state.closed_segments() > 0 && state.segment_end(0) <= to.0;
-                if !remains && !state.chores.is_busy {
+                if !remains && !state.chores.is_busy && !state.chores.is_unlinked {
                     return Ok(Position(state.start()));
                 }
             }
@@ -146,6 +148,9 @@ impl<E: Env> State<E> {
     /// What is to be tidied up next.
     pub(super) fn next_chore(&self, now: Now) -> Option<Chore> {
         let chore = |segment: &Segment<E>, kind| Some(Chore { base: segment.base, kind });
+        if self.chores.is_unlinked {
+            return chore(&self.segments[0], ChoreKind::FlushDir);
+        }
         if let Some(oldest) = self.oldest_closed() {
             if oldest.end <= self.chores.trim_to || is_expired(&self.config, oldest, self.durable, now.monotonic_ms) {
                 return chore(&self.segments[0], ChoreKind::Expire);
@@ -188,6 +193,7 @@ impl<E: Env> Inner<E> {
             ChoreKind::LookUp => self.look_up(chore.base).await,
             ChoreKind::Trim => self.trim_file(chore.base).await,
             ChoreKind::Summarize => self.summarize(chore.base).await,
+            ChoreKind::FlushDir => self.flush_unlinked().await,
         };
         let now = self.shard.env().monotonic();
         let mut state = self.state.borrow_mut();
@@ -197,7 +203,7 @@ impl<E: Env> Inner<E> {
             tracing::warn!(partition = %self.label, "{what} failed and is tried again later: {error}");
             state.chores.failures += 1;
             state.chores.last_failure = error.to_string();
-            state.chores.not_before = now + limits::HOUSEKEEPING_RETRY;
+            state.chores.not_before = now + self.shard.tuning().housekeeping_retry;
         }
         state.chores.untidy = state.count_untidy();
         drop(state);
@@ -217,13 +223,24 @@ impl<E: Env> Inner<E> {
                 self.state.borrow_mut().segments.push_front(segment);
                 return Err(error);
             }
+            _ => self.state.borrow_mut().chores.is_unlinked = true,
+        }
+        let summary = disk.remove_file(&self.dir.join(segment.summary_name())).await;
+        self.flush_unlinked().await?;
+        match summary {
+            // It is of no use any more, and the next start removes it.
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                tracing::warn!(partition = %self.label, "a summary could not be removed: {error}");
+            }
             _ => {}
         }
-        match disk.remove_file(&self.dir.join(segment.summary_name())).await {
-            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        disk.sync_dir(&self.dir).await
+        Ok(())
+    }
+
+    async fn flush_unlinked(&self) -> std::io::Result<()> {
+        self.shard.env().disk().sync_dir(&self.dir).await?;
+        self.state.borrow_mut().chores.is_unlinked = false;
+        Ok(())
     }
 
     /// Finds out when the segment's newest bytes arrived: from its summary, or else from its file's modification.
@@ -236,7 +253,8 @@ impl<E: Env> Inner<E> {
         let summary = self.read_summary(&path).await?.filter(|summary| summary.base == base);
         let times = summary.map(|summary| (summary.first_arrival_ms, summary.last_arrival_ms));
         let (first_ms, last_ms) = times.unwrap_or((modified_ms, modified_ms));
-        let arrivals = Arrivals::recorded(first_ms, last_ms, Now::read(self.shard.env()));
+        // As seen from the start: whatever the wall clock has done since, nothing gets older by it.
+        let arrivals = Arrivals::recorded(first_ms, last_ms, self.opened);
         if let Some(segment) = self.state.borrow_mut().closed_mut(base) {
             segment.arrivals = Some(arrivals);
         }
@@ -258,7 +276,8 @@ impl<E: Env> Inner<E> {
             let state = self.state.borrow();
             let index = state.segment_index(base);
             let segment = &state.segments[index];
-            (segment.file.clone(), self.dir.join(segment.name()), state.segment_end(index) - base)
+            let file = segment.file.clone().filter(|_| segment.writes);
+            (file, self.dir.join(segment.name()), state.segment_end(index) - base)
         };
         let file = match file {
             Some(file) => file,
@@ -270,6 +289,7 @@ impl<E: Env> Inner<E> {
             segment.needs_trim = false;
             // The lock goes with it; readers open the file anew.
             segment.file = None;
+            segment.writes = false;
         }
         Ok(())
     }

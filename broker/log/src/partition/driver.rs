@@ -23,6 +23,7 @@ use crate::plan::{
 use crate::retention;
 use crate::segment::Now;
 use crate::shard::EnvFile;
+use crate::tuning::Tuning;
 
 /// An operation on the disk, or a sleep.
 type Operation = Pin<Box<dyn Future<Output = ()>>>;
@@ -158,6 +159,7 @@ impl<E: Env> Inner<E> {
             limit: data_end.min(state.durable + self.window),
             due: if continuous { state.end } else { state.flush_target },
             continuous,
+            tuning: &state.tuning,
         };
         if let Some(plan) = plan_write(&situation) {
             let from = state.coverage.submitted();
@@ -196,7 +198,10 @@ impl<E: Env> Inner<E> {
             let ahead = wants_allocation(space.allocated, used, segment_bytes);
             if space.wanted > space.allocated || ahead {
                 space.is_asking = true;
-                return Some(Action::Allocate(file, next_allocation(space.allocated, space.wanted, segment_bytes)));
+                return Some(Action::Allocate(
+                    file,
+                    next_allocation(space.allocated, space.wanted, segment_bytes, &state.tuning),
+                ));
             }
         }
         let is_too_old = state.roll_at_ms().is_some_and(|at_ms| at_ms <= now.monotonic_ms);
@@ -210,7 +215,7 @@ impl<E: Env> Inner<E> {
             NextFile::None if state.space.full_at.is_some() => None,
             NextFile::None | NextFile::Wanted => {
                 state.next_file = NextFile::Making;
-                Some(Action::Prepare(prepared_bytes(state.space.allocated, segment_bytes)))
+                Some(Action::Prepare(prepared_bytes(state.space.allocated, segment_bytes, &state.tuning)))
             }
         }
     }
@@ -246,7 +251,7 @@ impl<E: Env> Inner<E> {
             {
                 let time = Duration::from_millis(at_ms.max(0) as u64);
                 // Overdue: it waits for room or for a receiver, and looks again now and then.
-                at(if time > now.monotonic { time } else { now.monotonic + limits::NO_SPACE_RETRY });
+                at(if time > now.monotonic { time } else { now.monotonic + state.tuning.no_space_retry });
             }
         }
         if let Some(time) = state.next_chore_at(now) {
@@ -279,8 +284,8 @@ fn nearly_full(used: u64, segment_bytes: u64) -> bool {
 }
 
 /// How much space the next segment begins with: as much as the last step of the one that it follows.
-fn prepared_bytes(allocated: u64, segment_bytes: u64) -> u64 {
-    let step = (allocated / 2).clamp(limits::ALLOCATE_BYTES_FIRST, limits::ALLOCATE_STEP_BYTES_MAX);
+fn prepared_bytes(allocated: u64, segment_bytes: u64, tuning: &Tuning) -> u64 {
+    let step = (allocated / 2).clamp(tuning.allocate_bytes_first, tuning.allocate_step_bytes_max);
     ceil_block(step).min(ceil_block(segment_bytes))
 }
 
@@ -290,10 +295,10 @@ mod tests {
 
     #[test]
     fn the_next_segment_begins_as_large_as_the_last_step() {
-        assert_eq!(prepared_bytes(0, 1 << 30), limits::ALLOCATE_BYTES_FIRST);
-        assert_eq!(prepared_bytes(1 << 20, 1 << 30), 1 << 19);
-        assert_eq!(prepared_bytes(1 << 30, 1 << 30), limits::ALLOCATE_STEP_BYTES_MAX);
-        assert_eq!(prepared_bytes(1 << 20, 5000), 8192);
+        assert_eq!(prepared_bytes(0, 1 << 30, &Tuning::default()), limits::ALLOCATE_BYTES_FIRST);
+        assert_eq!(prepared_bytes(1 << 20, 1 << 30, &Tuning::default()), 1 << 19);
+        assert_eq!(prepared_bytes(1 << 30, 1 << 30, &Tuning::default()), limits::ALLOCATE_STEP_BYTES_MAX);
+        assert_eq!(prepared_bytes(1 << 20, 5000, &Tuning::default()), 8192);
     }
 
     #[test]

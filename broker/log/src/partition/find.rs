@@ -39,16 +39,22 @@ impl<E: Env> Partition<E> {
     /// Where the message begins that is asked for.
     pub async fn find(&self, target: Target) -> Result<Position, ReadError> {
         let inner = &self.inner;
-        let bounds = self.bounds();
-        let found = match target {
-            Target::Earliest => bounds.start.0,
-            Target::Latest => bounds.visible_end.0,
-            Target::Containing(at) => inner.containing(at.0).await?,
-            Target::Time(time_ms) => inner.with_time(time_ms).await?,
-            Target::LastMessages(messages) => inner.last_messages(messages).await?,
-            Target::GoodAfter(at) => inner.good_after(at.0).await?,
-        };
-        Ok(Position(found))
+        loop {
+            let bounds = self.bounds();
+            let found = match target {
+                Target::Earliest => Ok(bounds.start.0),
+                Target::Latest => Ok(bounds.visible_end.0),
+                Target::Containing(at) => return inner.containing(at.0).await.map(Position),
+                Target::GoodAfter(at) => return inner.good_after(at.0).await.map(Position),
+                Target::Time(time_ms) => inner.with_time(time_ms).await,
+                Target::LastMessages(messages) => inner.last_messages(messages).await,
+            };
+            match found {
+                // Retention took the place during the search: the start has moved, and the search begins anew.
+                Err(ReadError::OutOfRange { .. }) => {}
+                found => return found.map(Position),
+            }
+        }
     }
 }
 
@@ -117,36 +123,36 @@ impl<E: Env> Inner<E> {
     }
 
     async fn with_time(&self, time_ms: i64) -> Result<u64, ReadError> {
-        let mut from = self.state.borrow().start();
-        loop {
-            let (base, end, visible_end) = {
+        // What becomes visible during the search does not count: it must not be jumped over.
+        let (mut from, visible_end) = {
+            let state = self.state.borrow();
+            (state.start(), state.durable)
+        };
+        while from < visible_end {
+            let (base, end) = {
                 let state = self.state.borrow();
                 from = from.max(state.start());
                 let index = state.segment_index(from);
-                (state.segments[index].base, state.segment_end(index), state.durable)
+                (state.segments[index].base, state.segment_end(index).min(visible_end))
             };
-            if from >= visible_end {
-                return Ok(visible_end);
-            }
-            if let Some(offset) = self.index_of(base).await?.and_then(|index| index.stretch_with_time(time_ms)) {
+            let stretch = self.index_of(base).await?.and_then(|index| index.stretch_with_time(time_ms));
+            if let Some(start) = stretch.map(|offset| base + offset).filter(|start| *start < end) {
                 let mut found = None;
-                let start = base + offset;
-                if start < visible_end {
-                    self.walk(start, end.min(visible_end), |message| {
-                        if message.is_good && message.header.timestamp_ms >= time_ms {
-                            found = Some(message.at);
-                            return ControlFlow::Break(());
-                        }
-                        ControlFlow::Continue(())
-                    })
-                    .await?;
-                }
+                self.walk(start, end, |message| {
+                    if message.is_good && message.header.timestamp_ms >= time_ms {
+                        found = Some(message.at);
+                        return ControlFlow::Break(());
+                    }
+                    ControlFlow::Continue(())
+                })
+                .await?;
                 if let Some(found) = found {
                     return Ok(found);
                 }
             }
-            from = end.max(from + 1);
+            from = end;
         }
+        Ok(visible_end)
     }
 
     async fn last_messages(&self, messages: u64) -> Result<u64, ReadError> {
@@ -154,28 +160,33 @@ impl<E: Env> Inner<E> {
             return Ok(self.state.borrow().durable);
         }
         let mut wanted = messages;
-        let (mut before, visible_end, hidden) = {
-            let state = self.state.borrow();
-            (u64::MAX, state.durable, state.ends.messages())
-        };
-        let mut hidden = hidden;
+        let mut before = u64::MAX;
+        let mut hidden = None;
         loop {
             // The newest segment that lies below the ones looked at.
-            let segment = {
+            let base = {
                 let state = self.state.borrow();
                 let index = state.segments.partition_point(|segment| segment.base < before);
-                index.checked_sub(1).map(|index| (state.segments[index].base, state.start()))
+                index.checked_sub(1).map(|index| state.segments[index].base)
             };
-            let Some((base, start)) = segment else { return Ok(self.state.borrow().start()) };
+            let Some(base) = base else { return Ok(self.state.borrow().start()) };
+            if self.index_of(base).await?.is_none() {
+                return Ok(self.state.borrow().start());
+            }
+            let (index, visible_end) = {
+                let state = self.state.borrow();
+                let Ok(at) = state.segments.binary_search_by_key(&base, |segment| segment.base) else { continue };
+                let Some(index) = state.segments[at].index.clone() else { continue };
+                // Counted at the same moment as the newest segment's messages.
+                hidden.get_or_insert(state.ends.messages());
+                (index, state.durable)
+            };
             before = base;
-            let Some(index) = self.index_of(base).await? else { return Ok(self.state.borrow().start()) };
-            let visible = index.messages.saturating_sub(hidden);
-            hidden = hidden.saturating_sub(index.messages);
+            let not_visible = hidden.unwrap_or(0);
+            let visible = index.messages.saturating_sub(not_visible);
+            hidden = Some(not_visible.saturating_sub(index.messages));
             if visible < wanted {
                 wanted -= visible;
-                if base <= start {
-                    return Ok(self.state.borrow().start());
-                }
                 continue;
             }
             let skip = visible - wanted;
@@ -280,7 +291,7 @@ impl<E: Env> Inner<E> {
     /// Builds an index by a scan. Bad messages are walked over by the length they claim if the walk then reaches the end;
     /// else nothing is known behind the first of them.
     async fn scan_index(&self, base: u64, to: u64) -> Result<Index, ReadError> {
-        let mut index = Index::new(0);
+        let mut index = Index::new(0, self.shard.tuning().stretch_bytes);
         let mut before_damage = None;
         let reached = self
             .walk(base, to, |message| {

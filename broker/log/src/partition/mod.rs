@@ -28,6 +28,7 @@ use crate::env::Env;
 use crate::error::{AppendError, ClosedReason, ReadError};
 use crate::landing::Place;
 use crate::notify::{Notify, WaitList};
+use crate::segment::Now;
 use crate::shard::{Shard, Tenant};
 pub(crate) use state::Found;
 use state::State;
@@ -120,6 +121,8 @@ pub(crate) struct Inner<E: Env> {
     epoch: Epoch,
     /// The write window W.
     window: u64,
+    /// When it was opened, by both clocks.
+    opened: Now,
     state: RefCell<State<E>>,
     /// The driver has something to look at.
     driver: Notify,
@@ -146,7 +149,8 @@ impl<E: Env> Partition<E> {
             partition: options.partition,
             epoch: options.epoch,
             window: options.unflushed_bytes_max,
-            state: RefCell::new(State::new(options.config.clone(), found)),
+            opened: Now::read(shard.env()),
+            state: RefCell::new(State::new(options.config.clone(), *shard.tuning(), found)),
             driver: Notify::default(),
             room: Notify::default(),
             durable: WaitList::default(),

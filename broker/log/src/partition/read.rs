@@ -8,7 +8,6 @@ use corelane_proto::ids::Position;
 use super::{Inner, Partition};
 use crate::env::{BLOCK_BYTES, Chunk, Disk, Env, OpenMode};
 use crate::error::ReadError;
-use crate::limits::WALK_BYTES;
 use crate::plan::{ceil_block, floor_block};
 use crate::shard::{EnvFile, EnvSlice, read_chunk};
 
@@ -123,7 +122,7 @@ impl<E: Env> Inner<E> {
             };
             let from = floor_block(offset);
             let skip = (offset - from) as usize;
-            let wanted = ceil_block((skip + bytes) as u64).min(WALK_BYTES as u64) as usize;
+            let wanted = ceil_block((skip + bytes) as u64).min(self.shard.tuning().walk_bytes as u64) as usize;
             let read = read_chunk(&self.shard, &file, from, wanted.max(BLOCK_BYTES)).await;
             let (chunk, read) = read.map_err(|error| self.read_error(at, &error.to_string()))?;
             let until = read.min(skip + bytes);

@@ -14,10 +14,10 @@ use crate::env::Env;
 use crate::error::{AppendError, ClosedReason, ReadError};
 use crate::index::{Index, Run};
 use crate::landing::Place;
-use crate::limits;
 use crate::segment::{Arrivals, Now, Segment};
 use crate::shard::EnvFile;
 use crate::tail::Tail;
+use crate::tuning::Tuning;
 
 /// What creation or recovery found: the segments, the last of them open for writing, and the end.
 pub(crate) struct Found<E: Env> {
@@ -30,6 +30,7 @@ pub(crate) struct Found<E: Env> {
 
 pub(super) struct State<E: Env> {
     pub(super) config: TopicConfig,
+    pub(super) tuning: Tuning,
     /// By base; the last one is active. Never empty.
     pub(super) segments: VecDeque<Segment<E>>,
     pub(super) end: u64,
@@ -125,6 +126,8 @@ pub(super) struct Chores {
     pub(super) untidy: usize,
     /// An operator's wish: segments that end at or below it go.
     pub(super) trim_to: u64,
+    /// A segment was unlinked, and the directory was not flushed since.
+    pub(super) is_unlinked: bool,
     /// Failures so far, and the last one.
     pub(super) failures: u64,
     pub(super) last_failure: String,
@@ -141,11 +144,11 @@ pub(super) enum Room {
 }
 
 impl<E: Env> State<E> {
-    pub(super) fn new(config: TopicConfig, found: Found<E>) -> Self {
+    pub(super) fn new(config: TopicConfig, tuning: Tuning, found: Found<E>) -> Self {
         let Found { mut segments, end, last, refuses } = found;
         let active = segments.back_mut().expect("a log has a segment");
         if active.index.is_none() {
-            active.index = Some(Rc::new(Index::new(end - active.base)));
+            active.index = Some(Rc::new(Index::new(end - active.base, tuning.stretch_bytes)));
         }
         let space = Space { allocated: active.file_bytes, ..Space::default() };
         let last_arrival_ms =
@@ -153,13 +156,14 @@ impl<E: Env> State<E> {
         let untidy = segments.iter().filter(|segment| segment.needs_trim || segment.needs_summary).count();
         Self {
             config,
+            tuning,
             segments,
             end,
             durable: end,
             last,
             coverage: Coverage::new(end),
             ends: SetEnds::default(),
-            tail: Tail::new(),
+            tail: Tail::new(tuning.tail_chunk_bytes_max),
             holder: None,
             space,
             next_file: NextFile::None,
@@ -261,7 +265,7 @@ impl<E: Env> State<E> {
     /// The disk was full: says so for a while, then lets it be asked again.
     fn check_full(&mut self, now: Duration) -> Result<(), AppendError> {
         match self.space.full_at {
-            Some(at) if now < at + limits::NO_SPACE_RETRY => Err(AppendError::NoSpace),
+            Some(at) if now < at + self.tuning.no_space_retry => Err(AppendError::NoSpace),
             _ => {
                 self.space.full_at = None;
                 Ok(())
@@ -292,7 +296,8 @@ impl<E: Env> State<E> {
             epoch,
             file_bytes: bytes,
             file: Some(file),
-            index: Some(Rc::new(Index::new(0))),
+            writes: true,
+            index: Some(Rc::new(Index::new(0, self.tuning.stretch_bytes))),
             arrivals: None,
             modified_ms: i64::MAX,
             needs_trim: false,
@@ -333,7 +338,7 @@ impl<E: Env> State<E> {
     pub(super) fn close_read_file(&mut self, base: u64) {
         let closed = self.closed_segments();
         let mut closed = self.segments.range_mut(..closed);
-        if let Some(segment) = closed.find(|segment| segment.base == base && !segment.needs_trim) {
+        if let Some(segment) = closed.find(|segment| segment.base == base && !segment.writes) {
             segment.file = None;
         }
     }
@@ -343,7 +348,7 @@ impl<E: Env> State<E> {
         let active = self.segments.len() - 1;
         let loaded = |segment: &Segment<E>| segment.index.is_some() && !segment.needs_summary;
         let count = self.segments.range(..active).filter(|segment| loaded(segment)).count();
-        if count <= limits::SUMMARIES_LOADED_MAX {
+        if count <= self.tuning.summaries_loaded_max {
             return;
         }
         let forgotten = self.segments.range_mut(..active).find(|segment| loaded(segment) && segment.base != keep);

@@ -19,7 +19,6 @@ use crate::coverage::LastMessage;
 use crate::env::{Disk, Env, File, OpenMode};
 use crate::error::{ClosedReason, OpenError, is_no_space};
 use crate::index::Index;
-use crate::limits;
 use crate::names;
 use crate::partition::{Driver, Found, Partition, count};
 use crate::plan::ceil_block;
@@ -71,7 +70,7 @@ impl<E: Env> Partition<E> {
         let (file, file_bytes) = make_segment(shard, &dir, base, options, file).await?;
         disk.sync_dir(&dir).await.map_err(OpenError::disk("flushing", &dir))?;
         disk.sync_dir(topic_dir).await.map_err(OpenError::disk("flushing", topic_dir))?;
-        let segments = VecDeque::from([empty_segment(base, options, file, file_bytes)]);
+        let segments = VecDeque::from([empty_segment(shard, base, options, file, file_bytes)]);
         let found = Found { segments, end: base, last: LastMessage::default(), refuses: None };
         Ok(Partition::assemble(shard, dir, options, found))
     }
@@ -137,20 +136,27 @@ async fn make_segment<E: Env>(
         Some(file) => file,
         None => shard.env().disk().open(&path, OpenMode::Create).await.map_err(OpenError::disk("making", &path))?,
     };
-    let bytes = limits::ALLOCATE_BYTES_FIRST.min(ceil_block(options.config.segment_bytes));
+    let bytes = shard.tuning().allocate_bytes_first.min(ceil_block(options.config.segment_bytes));
     let old_bytes = file.bytes().await.map_err(OpenError::disk("reading the size of", &path))?;
     file.allocate(bytes).await.map_err(OpenError::disk("allocating space for", &path))?;
     file.sync_data().await.map_err(OpenError::disk("flushing", &path))?;
     Ok((file, bytes.max(old_bytes)))
 }
 
-fn empty_segment<E: Env>(base: u64, options: &PartitionOptions, file: EnvFile<E>, file_bytes: u64) -> Segment<E> {
+fn empty_segment<E: Env>(
+    shard: &Shard<E>,
+    base: u64,
+    options: &PartitionOptions,
+    file: EnvFile<E>,
+    file_bytes: u64,
+) -> Segment<E> {
     Segment {
         base,
         epoch: options.epoch,
         file_bytes,
         file: Some(file),
-        index: Some(Rc::new(Index::new(0))),
+        writes: true,
+        index: Some(Rc::new(Index::new(0, shard.tuning().stretch_bytes))),
         arrivals: None,
         modified_ms: i64::MAX,
         needs_trim: false,
@@ -175,6 +181,7 @@ fn segment_list<E: Env>(
             epoch: file.epoch,
             file_bytes: file.bytes,
             file: None,
+            writes: false,
             index,
             arrivals: None,
             modified_ms: file.modified_ms,
@@ -372,7 +379,7 @@ impl<E: Env> Recovery<'_, E> {
         let (new, new_bytes) = make_segment(self.shard, self.dir, outcome.end, self.options, None).await?;
         self.sync_dir().await?;
         let mut list = segment_list(&segments, outcome.indexes, false);
-        list.push_back(empty_segment(outcome.end, self.options, new, new_bytes));
+        list.push_back(empty_segment(self.shard, outcome.end, self.options, new, new_bytes));
         let found = Found { segments: list, end: outcome.end, last: LastMessage::default(), refuses: None };
         Ok((found, self.report))
     }
@@ -413,6 +420,7 @@ impl<E: Env> Recovery<'_, E> {
         let mut list = segment_list(&segments, outcome.indexes, true);
         let active = list.back_mut().expect("there is a newest segment");
         active.file = Some(file);
+        active.writes = true;
         if outcome.end > active.base {
             active.arrivals = Some(self.arrivals(&last));
         }

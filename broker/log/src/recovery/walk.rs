@@ -8,7 +8,6 @@ use crate::checkpoint::CheckpointEntry;
 use crate::coverage::LastMessage;
 use crate::env::{BLOCK_BYTES, Chunk, Env};
 use crate::index::{Index, Run};
-use crate::limits::WALK_BYTES;
 use crate::plan::{ceil_block, floor_block};
 use crate::scan::{Found, Scanner};
 use crate::shard::{EnvFile, EnvSlice, Shard, read_chunk};
@@ -41,7 +40,7 @@ impl<E: Env> Reader<'_, E> {
         let offset = at - self.base;
         let from = floor_block(offset);
         let skip = (offset - from) as usize;
-        let wanted = ceil_block(to - self.base - from).min(WALK_BYTES as u64) as usize;
+        let wanted = ceil_block(to - self.base - from).min(self.shard.tuning().walk_bytes as u64) as usize;
         let (chunk, read) = read_chunk(self.shard, self.file, from, wanted.max(BLOCK_BYTES)).await?;
         let until = read.min((to - self.base - from) as usize);
         if until <= skip {
@@ -53,7 +52,12 @@ impl<E: Env> Reader<'_, E> {
 
     /// Walks set by set from `from`, a boundary, up to `limit`.
     pub(super) async fn walk_sets(&self, from: u64, limit: u64) -> io::Result<Walked> {
-        let mut walked = Walked { end: from, last: None, index: Index::new(from - self.base), newer: None };
+        let mut walked = Walked {
+            end: from,
+            last: None,
+            index: Index::new(from - self.base, self.shard.tuning().stretch_bytes),
+            newer: None,
+        };
         let mut scanner = Scanner::new(from, limit);
         let mut set: Vec<Run> = Vec::new();
         while scanner.next_byte() < limit {
