@@ -4,4 +4,7 @@
 pub mod config;
 pub mod io;
 pub mod limits;
+pub mod messages;
 pub mod registry;
+pub mod service;
+pub mod shard;

@@ -26,6 +26,54 @@ pub const FETCH_BYTES_MAX: usize = 4 * MIB;
 /// How long a Fetch may wait for data, at most; a longer wish is cut to this.
 pub const FETCH_WAIT_MAX: Duration = Duration::from_mins(1);
 
+// ---- Connections -----------------------------------------------------------------------------------------------
+
+/// A connection's receive buffer when it is new, in bytes.
+pub const RECEIVE_BUFFER_BYTES_MIN: usize = KIB;
+/// What the buffer grows to while small frames come faster than it empties, in bytes. Larger payloads never go through
+/// it; a larger request message makes it longer while that is read.
+pub const RECEIVE_BUFFER_BYTES_MAX: usize = 16 * KIB;
+/// Requests of one connection that were read and are not answered. Reached: nothing more is read.
+pub const REQUESTS_IN_FLIGHT_MAX: usize = 4096;
+/// Bytes that wait to be sent on one connection. Reached: nothing more is read. What is in flight then may still add to it.
+pub const OUTGOING_BYTES_MAX: usize = 8 * MIB;
+/// What is read from a file at a time to be sent, in bytes. As much again is read ahead.
+pub const SEND_PIECE_BYTES: usize = 256 * KIB;
+/// One part in so many of the arena is what reads of files for all connections of a shard may hold; the next one waits.
+pub const FILE_READS_ARENA_PART: usize = 4;
+/// After so many bytes of requests a connection lets the other tasks of the shard have their turn ...
+pub const YIELD_AFTER_BYTES: usize = 256 * KIB;
+/// ... each request counting for so many more.
+pub const YIELD_COST_BYTES: usize = 512;
+/// How long a new connection may take to say Hello; then it is closed. Also how long an answer to it may take.
+pub const HELLO_MAX: Duration = Duration::from_secs(5);
+/// Connections on their way from the shard that accepted them to the one that they want. Reached: BUSY.
+pub const HAND_OVERS_MAX: usize = 256;
+/// How long a payload may take to arrive, in seconds, and as long again for each `RECEIVE_BYTES_A_SECOND`; then the
+/// connection is closed, so that memory set aside for it comes back.
+pub const RECEIVE_MAX_S: u32 = 30;
+/// The slowest rate at which a payload may arrive beyond that, in bytes a second.
+pub const RECEIVE_BYTES_A_SECOND: usize = 64 * KIB;
+/// A reader that takes nothing for so long, in seconds, keeps nothing of the log in memory any more.
+pub const STUCK_AFTER_S: u32 = 2;
+/// A reader that takes nothing for so long, in seconds, is closed.
+pub const SEND_MAX_S: u32 = 30;
+/// A connection with nothing under way that sends nothing for so long, in seconds, is closed.
+pub const IDLE_MAX_S: u32 = 600;
+/// How long the answers of a connection that sends no more may take; then it is closed.
+pub const FINISH_ANSWERS_MAX: Duration = Duration::from_secs(5);
+
+// ---- Shards ----------------------------------------------------------------------------------------------------
+
+/// Partitions of one shard that are recovered at a time.
+pub const OPENINGS_AT_A_TIME: usize = 16;
+/// How often a shard writes its checkpoint while something changes.
+pub const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(1);
+/// How long a checkpoint that could not be written rests before the next try.
+pub const CHECKPOINT_RETRY: Duration = Duration::from_secs(5);
+/// How long an orderly stop waits for answers to be taken, once everything is flushed.
+pub const STOP_ANSWERS_MAX: Duration = Duration::from_secs(2);
+
 // ---- Partitions ------------------------------------------------------------------------------------------------
 
 /// The smallest segment, in bytes; tests roll early with it.
@@ -99,5 +147,12 @@ const _: () = assert!(UNFLUSHED_BYTES_LIMIT >= UNFLUSHED_BYTES_MIN, "the write w
 const _: () = assert!(ARENA_BYTES_MIN >= 2 * (SET_BYTES_LIMIT + BLOCK_BYTES), "the arena holds two largest sets");
 const _: () = assert!(MESSAGE_BYTES_LIMIT <= SET_BYTES_LIMIT, "a message fits into a set");
 const _: () = assert!(2 * TXN_PAGE + 3 <= TXN_OPERATIONS_MAX, "a compare and a write a key fit one transaction");
+const _: () = assert!(
+    ARENA_BYTES_MIN / FILE_READS_ARENA_PART >= 2 * SEND_PIECE_BYTES,
+    "a file can be read ahead from within its part of the arena"
+);
+const _: () = assert!(RECEIVE_BUFFER_BYTES_MIN <= RECEIVE_BUFFER_BYTES_MAX, "a receive buffer grows");
+const _: () = assert!(STOP_ANSWERS_MAX.as_secs() < STOP_MAX.as_secs(), "a stop has time left to flush");
+const _: () = assert!(STUCK_AFTER_S < SEND_MAX_S, "a stuck reader's memory comes back before it is closed");
 const _: () = assert!(FRAME_BYTES_MAX < u32::MAX as usize, "a frame's length fits its field");
 const _: () = assert!(STOP_MAX.as_secs() < 10, "an orderly stop ends within ten seconds");

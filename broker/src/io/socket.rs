@@ -142,6 +142,11 @@ impl Socket {
         let _ = SockRef::from(&self.descriptor()).shutdown(Shutdown::Both);
     }
 
+    /// Ends receiving: whoever receives finds out at once.
+    pub fn finish_receiving(&self) {
+        let _ = SockRef::from(&self.descriptor()).shutdown(Shutdown::Read);
+    }
+
     /// Says that nothing more will be sent.
     pub fn finish(&self) {
         let _ = SockRef::from(&self.descriptor()).shutdown(Shutdown::Write);

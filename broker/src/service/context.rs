@@ -1,0 +1,162 @@
+//! What a service function is given: the shard's state, and what a connection remembers. And what it gives back: a reply,
+//! a head and pieces of the log. One thread; nothing here is shared with another.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use bytes::BytesMut;
+use corelane_log::Piece;
+use corelane_proto::frame::{self, Status};
+use corelane_proto::ids::{Epoch, Position};
+use prost::Message;
+
+use crate::io::env::ShardEnv;
+use crate::messages::{Failure, Metadata, PartitionKey, ToControl};
+
+/// A partition on this shard.
+pub type Partition = corelane_log::Partition<ShardEnv>;
+
+/// Which broker and which shard this is.
+#[derive(Clone, Debug)]
+pub struct Identity {
+    /// The cluster's lasting id.
+    pub cluster_id: String,
+    /// The broker's number.
+    pub broker_id: u32,
+    /// This shard.
+    pub shard: u32,
+    /// Shards of this broker.
+    pub shards: u32,
+    /// The broker's version.
+    pub version: &'static str,
+}
+
+/// A partition that this shard owns, and whether it serves.
+#[derive(Clone)]
+pub enum Owned {
+    /// Being made or recovered.
+    Opening,
+    /// Serves.
+    Serving {
+        /// Its log.
+        partition: Partition,
+        /// Its epoch: requests must name it.
+        epoch: Epoch,
+    },
+    /// Does not serve; an operator must look.
+    Refused(String),
+}
+
+/// A shard's state, as the services see it.
+pub struct ShardContext {
+    /// Which shard this is.
+    pub identity: Identity,
+    /// The disk, the arena, the clocks.
+    pub env: ShardEnv,
+    /// The partitions that this shard owns.
+    pub partitions: RefCell<HashMap<PartitionKey, Owned>>,
+    /// What clients are told.
+    pub metadata: RefCell<Arc<Metadata>>,
+    /// To the control thread. Full: answer BUSY, never wait.
+    pub control: async_channel::Sender<ToControl>,
+    /// Set when the shard stops: requests are answered STOPPING.
+    pub is_stopping: Cell<bool>,
+    /// Counters.
+    pub counters: Counters,
+}
+
+impl ShardContext {
+    /// What clients are told now.
+    pub fn metadata(&self) -> Arc<Metadata> {
+        Arc::clone(&self.metadata.borrow())
+    }
+}
+
+/// What a shard counts since its start.
+#[derive(Debug, Default)]
+pub struct Counters {
+    /// Bytes received in published sets.
+    pub published_bytes: Cell<u64>,
+    /// Sets published.
+    pub published_sets: Cell<u64>,
+    /// Bytes of the log sent to consumers.
+    pub fetched_bytes: Cell<u64>,
+    /// Fetches answered.
+    pub fetches: Cell<u64>,
+}
+
+impl Counters {
+    /// Adds to a counter.
+    pub fn add(counter: &Cell<u64>, amount: u64) {
+        counter.set(counter.get() + amount);
+    }
+}
+
+/// What a connection remembers between requests: the sequence number expected next, per partition.
+#[derive(Debug, Default)]
+pub struct Sequences {
+    /// The next publish's number.
+    pub expected: RefCell<HashMap<PartitionKey, u64>>,
+}
+
+/// A response but for its correlation id.
+pub struct Reply {
+    /// The status.
+    pub status: Status,
+    /// The protobuf message, encoded.
+    pub proto: Vec<u8>,
+    /// What follows it: bytes of the log.
+    pub payload: Option<LogBytes>,
+}
+
+/// Bytes of the log that a response carries.
+pub struct LogBytes {
+    /// Whose.
+    pub partition: Partition,
+    /// The first one's position.
+    pub begin: Position,
+    /// How many.
+    pub bytes: usize,
+    /// Where they lie now. A reader that is stuck lets go of them; they are looked up again when it goes on.
+    pub pieces: Vec<Piece<ShardEnv>>,
+}
+
+impl Reply {
+    /// Success.
+    pub fn ok(message: &impl Message) -> Self {
+        Self { status: Status::Ok, proto: message.encode_to_vec(), payload: None }
+    }
+
+    /// Success, with bytes of the log.
+    pub fn with_payload(message: &impl Message, payload: LogBytes) -> Self {
+        Self { payload: Some(payload), ..Self::ok(message) }
+    }
+
+    /// The length of the payload, in bytes.
+    pub fn payload_bytes(&self) -> usize {
+        self.payload.as_ref().map_or(0, |payload| payload.bytes)
+    }
+
+    /// Appends frame header and protobuf message to `out`.
+    pub fn encode_head(&self, out: &mut BytesMut, correlation: u32) {
+        let header = frame::FrameHeader::new(self.status.code(), correlation, self.proto.len(), self.payload_bytes());
+        out.extend_from_slice(&header.encode());
+        out.extend_from_slice(&self.proto);
+    }
+}
+
+impl From<Failure> for Reply {
+    fn from(failure: Failure) -> Self {
+        Self { status: failure.status, proto: failure.error.encode_to_vec(), payload: None }
+    }
+}
+
+impl<M: Message> From<Result<M, Failure>> for Reply {
+    fn from(result: Result<M, Failure>) -> Self {
+        match result {
+            Ok(message) => Self::ok(&message),
+            Err(failure) => failure.into(),
+        }
+    }
+}

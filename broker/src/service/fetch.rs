@@ -1,0 +1,79 @@
+//! Fetch: a piece of a partition's log as it lies there, from the message that contains a position or on from exactly a
+//! byte. At the visible end it waits. Nothing that is sent is parsed.
+
+use std::pin::pin;
+use std::rc::Rc;
+use std::time::Duration;
+
+use corelane_log::env::Env;
+use corelane_log::{Bounds, Piece, ReadError};
+use corelane_proto::ids::Position;
+use corelane_proto::pb;
+use futures_util::future::{Either, select};
+
+use super::context::{Counters, LogBytes, Partition, Reply, ShardContext};
+use super::invalid_field;
+use super::locate::{locate, out_of_range, read_failure};
+use crate::limits::{FETCH_BYTES_MAX, FETCH_WAIT_MAX};
+use crate::messages::Failure;
+
+/// Answers a Fetch. Dropped with its connection, and its wait with it.
+pub async fn fetch(context: Rc<ShardContext>, request: pb::FetchRequest) -> Reply {
+    match try_fetch(&context, &request).await {
+        Ok(reply) => {
+            Counters::add(&context.counters.fetches, 1);
+            Counters::add(&context.counters.fetched_bytes, reply.payload_bytes() as u64);
+            reply
+        }
+        Err(failure) => failure.into(),
+    }
+}
+
+async fn try_fetch(context: &ShardContext, request: &pb::FetchRequest) -> Result<Reply, Failure> {
+    let (_, partition) = locate(context, &request.topic_id, request.partition, request.epoch)?;
+    let bytes_max = (request.max_bytes as usize).min(FETCH_BYTES_MAX);
+    if bytes_max == 0 {
+        return Err(invalid_field("max_bytes", "at least one byte must be asked for"));
+    }
+    let position = Position(request.position);
+    let mut bounds = partition.bounds();
+    if position < bounds.start || position > bounds.end {
+        return Err(out_of_range(bounds.start.0, bounds.end.0));
+    }
+    if position >= bounds.visible_end {
+        let wait = Duration::from_millis(u64::from(request.max_wait_ms)).min(FETCH_WAIT_MAX);
+        bounds = wait_visible(context, &partition, position, wait).await.map_err(|error| read_failure(&error))?;
+    }
+    if position >= bounds.visible_end {
+        return Ok(Reply::ok(&response(bounds, position)));
+    }
+    let begin = if request.continues {
+        position
+    } else {
+        partition.seek(position).await.map_err(|error| read_failure(&error))?
+    };
+    let pieces = partition.read(begin, bytes_max).await.map_err(|error| read_failure(&error))?;
+    let bytes = pieces.iter().map(Piece::bytes).sum();
+    let response = response(partition.bounds(), begin);
+    Ok(Reply::with_payload(&response, LogBytes { partition, begin, bytes, pieces }))
+}
+
+fn response(bounds: Bounds, begin: Position) -> pb::FetchResponse {
+    pb::FetchResponse { start: bounds.start.0, visible_end: bounds.visible_end.0, begin: begin.0 }
+}
+
+/// Waits until something at or above `position` is visible, or the time is up.
+async fn wait_visible(
+    context: &ShardContext,
+    partition: &Partition,
+    position: Position,
+    wait: Duration,
+) -> Result<Bounds, ReadError> {
+    if wait.is_zero() {
+        return Ok(partition.bounds());
+    }
+    match select(pin!(partition.wait_visible(position)), pin!(context.env.sleep(wait))).await {
+        Either::Left((bounds, _)) => bounds,
+        Either::Right(_) => Ok(partition.bounds()),
+    }
+}

@@ -1,0 +1,353 @@
+//! Starts the shards: one glommio executor on a thread of its own each, pinned to a core, with its share of the port. And
+//! what each does with the control thread's messages until it is told to stop.
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_channel::{Receiver, Sender};
+use corelane_log::Shard as LogShard;
+use corelane_log::env::{Arena, Env};
+use futures_util::future::select;
+use glommio::{ExecutorJoinHandle, LocalExecutorBuilder, Placement, PoolPlacement};
+use slab::Slab;
+
+use super::accept::{accept_all, take_over_all};
+use super::activity::Ending;
+use super::noise::Noise;
+use super::outgoing::FileReader;
+use super::state::{HandOver, Shard};
+use crate::io::env::ShardEnv;
+use crate::io::signal::Signal;
+use crate::io::socket::{self, Listener};
+use crate::limits;
+use crate::messages::{Metadata, ShardFigures, ToControl, ToShard};
+use crate::service::context::{Counters, Identity, Owned, ShardContext};
+
+/// How often the executor looks after its rings while its tasks are busy.
+const PREEMPT_AFTER: Duration = Duration::from_micros(500);
+/// What glommio takes for its own buffers, which only its helpers use, in bytes. It is charged three times against the
+/// memlock limit.
+const EXECUTOR_MEMORY_BYTES: usize = 128 << 10;
+/// Entries of each of glommio's rings.
+const EXECUTOR_RING_DEPTH: usize = 256;
+
+/// What the shards are told at their start.
+#[derive(Clone, Debug)]
+pub struct BootOptions {
+    /// How many shards.
+    pub shards: usize,
+    /// The cores to pin them to, one each; empty: the system places them.
+    pub cores: Vec<usize>,
+    /// Where clients connect. Port 0 is chosen by the system.
+    pub listen: SocketAddr,
+    /// The data directory.
+    pub data_dir: PathBuf,
+    /// The cluster's lasting id.
+    pub cluster_id: String,
+    /// The broker's number.
+    pub broker_id: u32,
+    /// The broker's version.
+    pub version: &'static str,
+    /// How often this data directory has been started, this time included.
+    pub starts: u64,
+    /// The size of each shard's arena, in bytes.
+    pub arena_bytes: usize,
+    /// Connections of each shard.
+    pub connections_max: usize,
+    /// To the control thread.
+    pub control: Sender<ToControl>,
+}
+
+/// Why the shards did not start: one line with cause and remedy.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BootError {
+    /// The port cannot be had.
+    #[error("cannot listen on {address}: {source}; is another broker running there? --listen chooses another port")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// Why.
+        source: io::Error,
+    },
+    /// A shard's thread did not come up.
+    #[error("shard {shard} did not start: {reason}")]
+    Shard {
+        /// Which.
+        shard: usize,
+        /// Why.
+        reason: String,
+    },
+}
+
+/// The shards that run.
+pub struct Shards {
+    /// Where each takes its messages, by number.
+    pub senders: Vec<Sender<ToShard>>,
+    /// Where clients connect.
+    pub address: SocketAddr,
+    threads: Vec<ExecutorJoinHandle<io::Result<()>>>,
+}
+
+impl Shards {
+    /// Waits until every shard has ended.
+    ///
+    /// # Errors
+    /// The first that did not end as it should.
+    pub fn join(self) -> Result<(), BootError> {
+        let mut outcome = Ok(());
+        for (shard, thread) in self.threads.into_iter().enumerate() {
+            let ended = match thread.join() {
+                Ok(Ok(())) => Ok(()),
+                Ok(Err(error)) => Err(error.to_string()),
+                Err(error) => Err(error.to_string()),
+            };
+            outcome = outcome.and(ended.map_err(|reason| BootError::Shard { shard, reason }));
+        }
+        outcome
+    }
+}
+
+/// Starts the shards. They accept nothing before `ToShard::Serve`. Blocks until each is up.
+///
+/// # Errors
+/// When the port cannot be had, or a shard does not come up.
+pub fn start(options: &BootOptions) -> Result<Shards, BootError> {
+    let address = options.listen;
+    let listeners = socket::listen(address, options.shards)
+        .and_then(|listeners| Ok((socket::local_address(&listeners[0])?, listeners)))
+        .map_err(|source| BootError::Listen { address, source });
+    let (address, listeners) = listeners?;
+    let (peers, inboxes): (Vec<_>, Vec<_>) =
+        (0..options.shards).map(|_| async_channel::bounded(limits::HAND_OVERS_MAX)).unzip();
+    let mut shards = Shards { senders: Vec::new(), address, threads: Vec::new() };
+    for (shard, (listener, inbox)) in listeners.into_iter().zip(inboxes).enumerate() {
+        let (sender, messages) = async_channel::bounded(limits::SHARD_QUEUE_MAX);
+        let (up, is_up) = std::sync::mpsc::channel();
+        let seat = Seat { shard, options: options.clone(), listener, peers: peers.clone(), inbox, messages };
+        let placement = options.cores.get(shard).map_or(Placement::Unbound, |core| Placement::Fixed(*core));
+        let failed = |reason: String| BootError::Shard { shard, reason };
+        let thread = LocalExecutorBuilder::new(placement)
+            .name(&format!("shard-{shard}"))
+            .io_memory(EXECUTOR_MEMORY_BYTES)
+            .ring_depth(EXECUTOR_RING_DEPTH)
+            .preempt_timer(PREEMPT_AFTER)
+            .blocking_thread_pool_placement(PoolPlacement::Unbound(1))
+            .spawn(move || async move {
+                match seat.take() {
+                    Ok(seated) => {
+                        let _ = up.send(Ok(()));
+                        seated.run().await;
+                        Ok(())
+                    }
+                    Err(error) => {
+                        let _ = up.send(Err(error.to_string()));
+                        Err(error)
+                    }
+                }
+            })
+            .map_err(|error| failed(error.to_string()))?;
+        match is_up.recv() {
+            Ok(Ok(())) => {}
+            Ok(Err(reason)) => return Err(failed(reason)),
+            Err(_) => {
+                let reason =
+                    thread.join().err().map_or_else(|| "its thread ended".to_owned(), |error| error.to_string());
+                return Err(failed(reason));
+            }
+        }
+        shards.senders.push(sender);
+        shards.threads.push(thread);
+    }
+    Ok(shards)
+}
+
+/// What a shard's thread is given.
+struct Seat {
+    shard: usize,
+    options: BootOptions,
+    listener: OwnedFd,
+    peers: Vec<Sender<HandOver>>,
+    inbox: Receiver<HandOver>,
+    messages: Receiver<ToShard>,
+}
+
+/// A shard on its thread.
+struct Seated {
+    shard: Rc<Shard>,
+    listener: Option<OwnedFd>,
+    inbox: Receiver<HandOver>,
+    messages: Receiver<ToShard>,
+}
+
+impl Seat {
+    fn take(self) -> io::Result<Seated> {
+        let options = self.options;
+        let env = ShardEnv::new(options.arena_bytes)?;
+        let log = LogShard::new(env.clone());
+        let identity = Identity {
+            cluster_id: options.cluster_id,
+            broker_id: options.broker_id,
+            shard: self.shard as u32,
+            shards: options.shards as u32,
+            version: options.version,
+        };
+        let read_bytes_max = env.arena().bytes_total() / limits::FILE_READS_ARENA_PART;
+        tracing::info!(
+            shard = self.shard,
+            arena_bytes = env.arena().bytes_total(),
+            pages = ?env.arena().pages(),
+            registered = env.ring().has_registered_arena(),
+            "shard is up"
+        );
+        let context = Rc::new(ShardContext {
+            identity,
+            env,
+            partitions: RefCell::default(),
+            metadata: RefCell::new(Arc::new(Metadata::default())),
+            control: options.control,
+            is_stopping: Cell::new(false),
+            counters: Counters::default(),
+        });
+        let shard = Rc::new(Shard {
+            context,
+            file_reader: Rc::new(FileReader::new(log.clone(), read_bytes_max)),
+            log,
+            data_dir: options.data_dir,
+            starts: options.starts,
+            connections_max: options.connections_max,
+            connections: RefCell::new(Slab::new()),
+            connection_left: Signal::default(),
+            strangers: Cell::new(0),
+            sessions: RefCell::default(),
+            peers: self.peers,
+            tick: Rc::default(),
+            noise: Noise::default(),
+        });
+        Ok(Seated { shard, listener: Some(self.listener), inbox: self.inbox, messages: self.messages })
+    }
+}
+
+impl Seated {
+    async fn run(mut self) {
+        let checkpoints = glommio::spawn_local(Rc::clone(&self.shard).write_checkpoints());
+        let sweep = glommio::spawn_local(sweep(Rc::clone(&self.shard)));
+        let mut accepting = Vec::new();
+        let stop = loop {
+            match self.messages.recv().await {
+                Ok(ToShard::Serve) => accepting.extend(self.accept()),
+                Ok(ToShard::Stop { answer }) => break Some(answer),
+                Ok(message) => {
+                    let shard = Rc::clone(&self.shard);
+                    glommio::spawn_local(async move { shard.obey(message).await }).detach();
+                }
+                // The control thread is gone: nothing can be asked for any more, so stop as if told to.
+                Err(_) => break None,
+            }
+        };
+        for task in accepting {
+            task.cancel().await;
+        }
+        self.listener = None;
+        checkpoints.cancel().await;
+        let is_clean = self.shard.stop().await;
+        sweep.cancel().await;
+        self.shard.context.env.ring().idle().await;
+        if let Some(answer) = stop {
+            // Whoever asked may have given up.
+            let _ = answer.send(is_clean);
+        }
+    }
+
+    /// Begins to accept connections.
+    fn accept(&mut self) -> Vec<glommio::Task<()>> {
+        let Some(listener) = self.listener.take() else { return Vec::new() };
+        vec![
+            glommio::spawn_local(accept_all(Rc::clone(&self.shard), Listener::new(listener))),
+            glommio::spawn_local(take_over_all(Rc::clone(&self.shard), self.inbox.clone())),
+        ]
+    }
+}
+
+impl Shard {
+    /// Does what a message says and answers it. Whoever asked may be gone.
+    async fn obey(self: Rc<Self>, message: ToShard) {
+        match message {
+            ToShard::Open { partitions, answer } => {
+                let _ = answer.send(self.open_partitions(partitions).await);
+            }
+            ToShard::Create { topic_dir, options, answer } => {
+                let _ = answer.send(self.create_partition(&topic_dir, options).await);
+            }
+            ToShard::Refuse { partition, reason } => self.refuse_partition(partition, reason).await,
+            ToShard::Configure { topic_id, config } => self.configure_topic(topic_id, &config),
+            ToShard::Delete { topic_id, answer } => {
+                self.delete_topic(topic_id).await;
+                let _ = answer.send(());
+            }
+            ToShard::Metadata(metadata) => *self.context.metadata.borrow_mut() = metadata,
+            ToShard::Describe { topic_id, answer } => {
+                let _ = answer.send(self.describe_topic(topic_id));
+            }
+            ToShard::Figures { answer } => {
+                let _ = answer.send(self.figures());
+            }
+            ToShard::Serve | ToShard::Stop { .. } => unreachable!("handled by the shard's main loop"),
+        }
+    }
+
+    fn figures(&self) -> ShardFigures {
+        let context = &self.context;
+        let partitions = context.partitions.borrow();
+        let refused = partitions.values().filter(|owned| matches!(owned, Owned::Refused(_))).count() as u64;
+        ShardFigures {
+            shard: context.identity.shard,
+            partitions: partitions.len() as u64 - refused,
+            refused,
+            connections: self.connection_count() as u64,
+            arena_bytes: context.env.arena().bytes_total() as u64,
+            arena_used_bytes: context.env.arena().bytes_used() as u64,
+            published_bytes: context.counters.published_bytes.get(),
+            published_sets: context.counters.published_sets.get(),
+            fetched_bytes: context.counters.fetched_bytes.get(),
+            fetches: context.counters.fetches.get(),
+        }
+    }
+
+    /// Stops in order: reads no more, flushes, answers what was read, writes the last checkpoint.
+    async fn stop(&self) -> bool {
+        self.context.is_stopping.set(true);
+        for connection in self.all_connections() {
+            connection.end(Ending::Orderly);
+        }
+        let is_flushed = self.close_partitions().await;
+        let answered = async {
+            while !self.connections.borrow().is_empty() {
+                self.connection_left.wait().await;
+            }
+        };
+        select(pin!(answered), pin!(glommio::timer::sleep(limits::STOP_ANSWERS_MAX))).await;
+        for connection in self.all_connections() {
+            connection.end(Ending::AtOnce);
+        }
+        self.write_last_checkpoint(is_flushed).await && is_flushed
+    }
+}
+
+/// Once a second: counts the tick, gives back the memory of readers that are stuck, closes what has not moved for too long.
+async fn sweep(shard: Rc<Shard>) {
+    loop {
+        glommio::timer::sleep(Duration::from_secs(1)).await;
+        shard.tick.set(shard.tick.get().wrapping_add(1));
+        for connection in shard.all_connections() {
+            connection.sweep();
+        }
+    }
+}

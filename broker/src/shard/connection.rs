@@ -1,0 +1,372 @@
+//! One connection after its Hello: its read loop takes requests in order and hands each to its service; responses go out
+//! in the order of completion. A publish's payload is received where the log wants it. What waits (a flush, a long poll)
+//! waits beside the loop; when the bounds are reached the loop stops reading, so that the socket pushes back.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::future::{Future, poll_fn};
+use std::io;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::task::{Poll, Waker};
+
+use bytes::BytesMut;
+use corelane_proto::frame::{FrameError, FrameHeader, HEADER_BYTES, Method, Status};
+use corelane_proto::pb;
+use futures_util::StreamExt;
+use futures_util::future::{Either, select};
+use futures_util::stream::FuturesUnordered;
+use prost::Message;
+
+use super::activity::{Activity, Ending};
+use super::durable::DurableQueue;
+use super::outgoing::Outgoing;
+use super::receiver::Receiver;
+use super::state::Shard;
+use crate::io::signal::Signal;
+use crate::io::socket::Socket;
+use crate::limits;
+use crate::messages::{Failure, PartitionKey};
+use crate::service;
+use crate::service::context::{Reply, Sequences};
+
+type Work = Pin<Box<dyn Future<Output = ()>>>;
+
+/// A connection of this shard.
+pub(super) struct Connection {
+    pub(super) shard: Rc<Shard>,
+    pub(super) activity: Rc<Activity>,
+    pub(super) outgoing: Outgoing,
+    socket: Socket,
+    sequences: Sequences,
+    /// Requests that were read and are not answered.
+    in_flight: Cell<usize>,
+    /// Of these, publishes.
+    publishes: Cell<usize>,
+    /// What waits beside the read loop.
+    work: RefCell<FuturesUnordered<Work>>,
+    work_waker: Cell<Option<Waker>>,
+    durable: RefCell<HashMap<PartitionKey, Rc<DurableQueue>>>,
+    /// Set when the read loop has ended: nothing of this connection is taken any more.
+    has_ended: Cell<bool>,
+    ended: Signal,
+}
+
+impl Connection {
+    pub(super) fn new(shard: Rc<Shard>, socket: Socket) -> Rc<Self> {
+        let activity = Rc::new(Activity::new(Rc::clone(&shard.tick)));
+        let outgoing = Outgoing::new(socket.clone(), Rc::clone(&activity), Rc::clone(&shard.file_reader));
+        Rc::new(Self {
+            shard,
+            activity,
+            outgoing,
+            socket,
+            sequences: Sequences::default(),
+            in_flight: Cell::new(0),
+            publishes: Cell::new(0),
+            work: RefCell::default(),
+            work_waker: Cell::new(None),
+            durable: RefCell::default(),
+            has_ended: Cell::new(false),
+            ended: Signal::default(),
+        })
+    }
+
+    /// Ends the connection; what was received but not read is dropped.
+    pub(super) fn end(&self, ending: Ending) {
+        self.activity.end(ending);
+        match ending {
+            Ending::No => {}
+            // Wakes the read loop; responses still go out.
+            Ending::Orderly => self.socket.finish_receiving(),
+            Ending::AtOnce => self.socket.shutdown(),
+        }
+        self.outgoing.drained.notify();
+    }
+
+    /// Completes when no request of this connection will be taken any more.
+    pub(super) async fn until_ended(&self) {
+        while !self.has_ended.get() {
+            self.ended.wait().await;
+        }
+    }
+
+    /// What a request that waits beside the loop does when it is answered.
+    pub(super) fn answer(&self, correlation: u32, reply: Reply) {
+        self.outgoing.push(correlation, reply);
+        self.finish_requests(1);
+    }
+
+    pub(super) fn answer_publishes(&self, count: usize, encode: impl FnOnce(&mut BytesMut)) {
+        self.outgoing.push_heads(encode);
+        self.publishes.set(self.publishes.get() - count);
+        self.finish_requests(count);
+    }
+
+    fn finish_requests(&self, count: usize) {
+        let before = self.in_flight.get();
+        self.in_flight.set(before - count);
+        if before >= limits::REQUESTS_IN_FLIGHT_MAX || self.activity.is_ending() {
+            self.outgoing.drained.notify();
+        }
+    }
+
+    /// Once a second: memory and patience of a connection that does not move.
+    pub(super) fn sweep(&self) {
+        if self.activity.is_frame_late() {
+            let peer = self.peer();
+            self.shard.noise.warn(|| format!("closed a connection from {peer}: a frame does not arrive"));
+            self.end(Ending::AtOnce);
+        } else if self.outgoing.bytes() > 0 {
+            let stuck_s = self.activity.unsent_s();
+            if stuck_s >= limits::STUCK_AFTER_S {
+                self.outgoing.release_memory();
+            }
+            if stuck_s >= limits::SEND_MAX_S {
+                let peer = self.peer();
+                self.shard.noise.warn(|| format!("closed a connection from {peer}: it reads nothing"));
+                self.end(Ending::AtOnce);
+            }
+        } else if self.in_flight.get() == 0 && self.activity.silent_s() >= limits::IDLE_MAX_S {
+            tracing::debug!(peer = self.peer(), "closed an idle connection");
+            self.end(Ending::AtOnce);
+        }
+    }
+
+    /// Serves requests until the peer finishes, something fails or the connection is ended.
+    pub(super) async fn serve(self: &Rc<Self>, receiver: &mut Receiver) {
+        let sending = Rc::clone(self);
+        let sender = glommio::spawn_local(async move {
+            if let Err(error) = sending.outgoing.send_all().await {
+                tracing::debug!(%error, "a connection cannot be sent to");
+            }
+            sending.end(Ending::AtOnce);
+        });
+        let working = Rc::clone(self);
+        let worker = glommio::spawn_local(async move { working.run_work().await });
+        let outcome = self.read_requests(receiver).await;
+        self.has_ended.set(true);
+        self.ended.notify();
+        if let Err(error) = &outcome {
+            tracing::debug!(%error, "a connection ends");
+        }
+        if outcome.is_ok() || self.activity.ending() == Ending::Orderly {
+            self.finish_answers().await;
+        }
+        // Long polls and waits for flushes go with their tasks.
+        drop((sender, worker));
+        drop(self.work.take());
+        drop(self.durable.take());
+    }
+
+    /// The peer sends no more, but may still read: publishes are answered, waits are dropped.
+    async fn finish_answers(&self) {
+        let finished = async {
+            while (self.publishes.get() > 0 || self.outgoing.bytes() > 0) && self.activity.ending() != Ending::AtOnce {
+                self.outgoing.drained.wait().await;
+            }
+        };
+        let patience = glommio::timer::sleep(limits::FINISH_ANSWERS_MAX);
+        select(pin!(finished), pin!(patience)).await;
+        self.socket.finish();
+    }
+
+    async fn read_requests(self: &Rc<Self>, receiver: &mut Receiver) -> io::Result<()> {
+        let mut since_yield = 0;
+        loop {
+            self.until_room().await;
+            if !receiver.fill(HEADER_BYTES).await? {
+                return Ok(());
+            }
+            let frame_bytes = self.read_request(receiver).await?;
+            // A socket that always has more must not keep the others from their turn.
+            since_yield += limits::YIELD_COST_BYTES + frame_bytes;
+            if since_yield >= limits::YIELD_AFTER_BYTES {
+                since_yield = 0;
+                glommio::executor().yield_now().await;
+            }
+        }
+    }
+
+    /// Waits until the connection may take another request.
+    async fn until_room(&self) {
+        while self.in_flight.get() >= limits::REQUESTS_IN_FLIGHT_MAX
+            || self.outgoing.bytes() >= limits::OUTGOING_BYTES_MAX
+        {
+            if self.activity.is_ending() {
+                return;
+            }
+            self.outgoing.drained.wait().await;
+        }
+    }
+
+    /// Reads one frame and sees to it. Answers its length.
+    async fn read_request(self: &Rc<Self>, receiver: &mut Receiver) -> io::Result<usize> {
+        let head: &[u8; HEADER_BYTES] = receiver.take(HEADER_BYTES).try_into().expect("as long as asked");
+        let header = match FrameHeader::decode(head, limits::FRAME_BYTES_MAX as u32) {
+            Ok(header) => header,
+            Err(FrameError::UnknownFlags { flags, correlation, rest_bytes }) => {
+                receiver.skip(rest_bytes as usize).await?;
+                self.refuse(
+                    correlation,
+                    Failure::new(Status::Unsupported, format!("flags {flags:#06x} mean nothing yet")),
+                );
+                return Ok(rest_bytes as usize);
+            }
+            Err(error) => return Err(self.bad_frame(&error.to_string())),
+        };
+        let (proto_bytes, payload_bytes) = (header.proto_bytes as usize, header.payload_bytes());
+        if proto_bytes > limits::REQUEST_PROTO_BYTES_MAX {
+            return Err(self.bad_frame(&format!("a request message of {proto_bytes} bytes")));
+        }
+        if !receiver.fill(proto_bytes).await? && proto_bytes > 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        let proto = receiver.take(proto_bytes);
+        let method = Method::try_from(header.code);
+        if method == Ok(Method::Publish) {
+            let request = pb::PublishRequest::decode(proto);
+            self.publish(receiver, header.correlation, request.ok(), payload_bytes).await?;
+        } else {
+            let request = self.request(method.ok(), proto, payload_bytes);
+            receiver.skip(payload_bytes).await?;
+            match request {
+                Ok(request) => self.start(header.correlation, request),
+                Err(failure) => self.refuse(header.correlation, failure),
+            }
+        }
+        Ok(header.frame_bytes() as usize)
+    }
+
+    fn bad_frame(&self, what: &str) -> io::Error {
+        self.shard.noise.warn(|| format!("closed a connection from {}: {what}", self.peer()));
+        io::ErrorKind::InvalidData.into()
+    }
+
+    pub(super) fn peer(&self) -> String {
+        self.socket.peer().map_or_else(|| "a peer that left".to_owned(), |peer| peer.to_string())
+    }
+
+    fn refuse(&self, correlation: u32, failure: Failure) {
+        self.outgoing.push(correlation, failure.into());
+    }
+
+    /// The future that answers a request other than Publish.
+    fn request(
+        &self,
+        method: Option<Method>,
+        proto: &[u8],
+        payload_bytes: usize,
+    ) -> Result<Pin<Box<dyn Future<Output = Reply>>>, Failure> {
+        let invalid = |what: &str| Failure::new(Status::InvalidRequest, what);
+        if payload_bytes > 0 {
+            return Err(invalid("only Publish carries a payload"));
+        }
+        let context = Rc::clone(&self.shard.context);
+        match method {
+            None => Err(Failure::new(Status::Unsupported, "this broker does not know the method; it may be older")),
+            Some(Method::Hello) => Err(invalid("a connection says Hello once, first")),
+            Some(Method::Fetch) => {
+                let request =
+                    pb::FetchRequest::decode(proto).map_err(|_| invalid("the request message cannot be parsed"))?;
+                Ok(Box::pin(service::fetch::fetch(context, request)))
+            }
+            Some(method) => Ok(Box::pin(service::call(context, method, proto.to_vec()))),
+        }
+    }
+
+    /// Runs a request; what is not answered at once waits beside the loop.
+    fn start(self: &Rc<Self>, correlation: u32, mut request: Pin<Box<dyn Future<Output = Reply>>>) {
+        self.in_flight.set(self.in_flight.get() + 1);
+        let mut context = std::task::Context::from_waker(Waker::noop());
+        match request.as_mut().poll(&mut context) {
+            Poll::Ready(reply) => self.answer(correlation, reply),
+            Poll::Pending => {
+                let connection = Rc::downgrade(self);
+                self.push_work(Box::pin(async move {
+                    let reply = request.await;
+                    if let Some(connection) = connection.upgrade() {
+                        connection.answer(correlation, reply);
+                    }
+                }));
+            }
+        }
+    }
+
+    pub(super) fn push_work(&self, work: Work) {
+        self.work.borrow_mut().push(work);
+        if let Some(waker) = self.work_waker.take() {
+            waker.wake();
+        }
+    }
+
+    async fn run_work(&self) {
+        poll_fn(|context| {
+            self.work_waker.set(Some(context.waker().clone()));
+            let mut work = self.work.borrow_mut();
+            while let Poll::Ready(Some(())) = work.poll_next_unpin(context) {}
+            Poll::<()>::Pending
+        })
+        .await;
+    }
+
+    async fn publish(
+        self: &Rc<Self>,
+        receiver: &mut Receiver,
+        correlation: u32,
+        request: Option<pb::PublishRequest>,
+        set_bytes: usize,
+    ) -> io::Result<()> {
+        let admitted = request
+            .ok_or_else(|| Failure::new(Status::InvalidRequest, "the request message cannot be parsed"))
+            .and_then(|request| service::publish::admit(&self.shard.context, &self.sequences, &request, set_bytes));
+        let admitted = match admitted {
+            Ok(admitted) => admitted,
+            Err(failure) => return self.read_past(receiver, correlation, set_bytes, failure).await,
+        };
+        let landing = match select(pin!(service::publish::landing(&admitted)), pin!(self.activity.until_ending())).await
+        {
+            Either::Left((landing, _)) => landing,
+            Either::Right(_) => return Err(io::ErrorKind::ConnectionAborted.into()),
+        };
+        let mut landing = match landing {
+            Ok(landing) => landing,
+            Err(failure) => return self.read_past(receiver, correlation, set_bytes, failure).await,
+        };
+        receiver.receive_into(&mut landing).await?;
+        let key = admitted.partition_key();
+        match service::publish::append(&self.shard.context, &self.sequences, admitted, landing).await {
+            service::publish::Published::Silent => {}
+            service::publish::Published::Reply(reply) => self.outgoing.push(correlation, reply),
+            service::publish::Published::WhenDurable { partition, first, next } => {
+                self.in_flight.set(self.in_flight.get() + 1);
+                self.publishes.set(self.publishes.get() + 1);
+                if let Some(queue) = self.durable.borrow().get(&key) {
+                    queue.push(correlation, first, next);
+                    return Ok(());
+                }
+                let queue = Rc::new(DurableQueue::new(key, partition));
+                queue.push(correlation, first, next);
+                self.push_work(Box::pin(Rc::clone(&queue).answer_all(Rc::downgrade(self))));
+                self.durable.borrow_mut().insert(key, queue);
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn forget_durable(&self, key: &PartitionKey) {
+        self.durable.borrow_mut().remove(key);
+    }
+
+    async fn read_past(
+        &self,
+        receiver: &mut Receiver,
+        correlation: u32,
+        set_bytes: usize,
+        failure: Failure,
+    ) -> io::Result<()> {
+        receiver.skip(set_bytes).await?;
+        self.refuse(correlation, failure);
+        Ok(())
+    }
+}

@@ -1,0 +1,13 @@
+//! A shard: a core's thread, its executor, its partitions and its connections. It accepts and hands over connections,
+//! reads frames, gives each request to its service and sends the answers.
+
+mod accept;
+mod activity;
+pub mod boot;
+mod connection;
+mod durable;
+mod noise;
+mod outgoing;
+mod partitions;
+mod receiver;
+mod state;
