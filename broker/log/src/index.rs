@@ -77,6 +77,22 @@ impl Index {
         self.mark_boundary();
     }
 
+    /// What it knows up to the last boundary at or below `offset`; `None` when that is nothing.
+    pub(crate) fn truncated(&self, offset: u64) -> Option<Index> {
+        if self.end <= offset {
+            return Some(self.clone());
+        }
+        let count = self.stretches.partition_point(|stretch| stretch.offset <= offset);
+        let last = self.stretches.get(count.checked_sub(1)?)?;
+        Some(Index {
+            end: last.offset,
+            messages: last.messages_before,
+            max_timestamp_ms: last.max_timestamp_before_ms,
+            stretches: self.stretches[..count - 1].to_vec(),
+            ..*self
+        })
+    }
+
     /// This index, which ends where `later` begins, and `later`, as one.
     pub(crate) fn joined(mut self, later: &Index) -> Index {
         assert!(self.end == later.known_from, "an index that begins at {} was expected", self.end);
@@ -165,6 +181,14 @@ mod tests {
         let index = index(0, &[1; 9]);
         assert_eq!(index.stretch_behind_messages(29).unwrap().offset, 0);
         assert_eq!(index.stretch_behind_messages(30).unwrap().offset, 90_000);
+    }
+
+    #[test]
+    fn a_truncated_index_is_that_of_the_shorter_segment() {
+        let times = [5, 1, 1, 2, 9, 1, 3, 1, 1];
+        assert_eq!(index(0, &times).truncated(179_999), Some(index(0, &times[..3])));
+        assert_eq!(index(0, &times).truncated(180_000), Some(index(0, &times[..6])));
+        assert_eq!(index(0, &times).truncated(270_000), Some(index(0, &times)));
     }
 
     #[test]

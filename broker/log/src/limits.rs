@@ -37,6 +37,9 @@ pub const ALLOCATE_STEP_BYTES_MAX: u64 = 64 * MIB;
 pub const NO_SPACE_RETRY: Duration = Duration::from_millis(250);
 /// A message boundary is remembered about once in so many bytes; a seek walks at most so far (or over one set).
 pub const STRETCH_BYTES: u64 = 64 * KIB;
+/// The active segment's summary is written again when it has grown by so many bytes, so that after a crash its inside need
+/// not be scanned from its base.
+pub const SUMMARY_STEP_BYTES: u64 = 64 * MIB;
 /// Summaries of closed segments that a partition keeps in memory; the one wanted least recently makes room.
 pub const SUMMARIES_LOADED_MAX: usize = 4;
 /// A summary file is never larger, in bytes; a larger one is rebuilt.

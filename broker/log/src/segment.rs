@@ -22,6 +22,8 @@ pub(crate) struct Segment<E: Env> {
     pub(crate) writes: bool,
     /// What is known of its inside, if it is in memory.
     pub(crate) index: Option<Rc<Index>>,
+    /// Messages and largest timestamp, of a closed segment whose inside was known once.
+    pub(crate) facts: Option<Facts>,
     /// `None`: nothing has arrived yet, or it was not looked up in the summary.
     pub(crate) arrivals: Option<Arrivals>,
     /// When its file was last modified, as the start found it: counts where there is no summary.
@@ -39,6 +41,19 @@ impl<E: Env> Segment<E> {
 
     pub(crate) fn summary_name(&self) -> String {
         names::summary(Position(self.base), self.epoch)
+    }
+}
+
+/// What stays known of a closed segment when the rest of its index is forgotten.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Facts {
+    pub(crate) messages: u64,
+    pub(crate) max_timestamp_ms: i64,
+}
+
+impl Facts {
+    pub(crate) fn of(index: &Index) -> Self {
+        Self { messages: index.messages, max_timestamp_ms: index.max_timestamp_ms }
     }
 }
 

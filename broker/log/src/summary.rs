@@ -17,27 +17,23 @@ pub(crate) struct Summary {
     /// Milliseconds since the Unix epoch.
     pub(crate) first_arrival_ms: i64,
     pub(crate) last_arrival_ms: i64,
-    /// `None`: not known in full when the segment was closed.
-    pub(crate) index: Option<Index>,
+    pub(crate) index: Index,
 }
 
 impl Summary {
-    /// magic | base | bytes | first arrival | last arrival | messages | largest timestamp | stretches (u32, all ones: no
-    /// index) | stretches: offset, messages before, largest timestamp before | CRC-32 of all before it
+    /// magic | base | bytes | first arrival | last arrival | messages | largest timestamp | stretches (u32) |
+    /// stretches: offset, messages before, largest timestamp before | CRC-32 of all before it
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let stretches = self.index.as_ref().map_or(&[][..], |index| &index.stretches);
+        let Index { messages, max_timestamp_ms, stretches, .. } = &self.index;
         let mut out = Vec::with_capacity(HEAD_BYTES + stretches.len() * STRETCH_BYTES + 4);
         out.extend(MAGIC);
         out.extend(self.base.to_le_bytes());
         out.extend(self.bytes.to_le_bytes());
         out.extend(self.first_arrival_ms.to_le_bytes());
         out.extend(self.last_arrival_ms.to_le_bytes());
-        let (messages, max_timestamp_ms) =
-            self.index.as_ref().map_or((0, i64::MIN), |index| (index.messages, index.max_timestamp_ms));
         out.extend(messages.to_le_bytes());
         out.extend(max_timestamp_ms.to_le_bytes());
-        let count = if self.index.is_some() { stretches.len() as u32 } else { u32::MAX };
-        out.extend(count.to_le_bytes());
+        out.extend((stretches.len() as u32).to_le_bytes());
         for stretch in stretches {
             out.extend(stretch.offset.to_le_bytes());
             out.extend(stretch.messages_before.to_le_bytes());
@@ -63,11 +59,7 @@ impl Summary {
         let (first_arrival_ms, last_arrival_ms) = (next()? as i64, next()? as i64);
         let (messages, max_timestamp_ms) = (next()?, next()? as i64);
         let (count, rest) = words.split_first_chunk::<4>()?;
-        let summary = |index| Summary { base, bytes, first_arrival_ms, last_arrival_ms, index };
         let count = u32::from_le_bytes(*count);
-        if count == u32::MAX {
-            return rest.is_empty().then(|| summary(None));
-        }
         let (stretches, rest) = rest.as_chunks::<STRETCH_BYTES>();
         if !rest.is_empty() || stretches.len() != count as usize {
             return None;
@@ -81,14 +73,15 @@ impl Summary {
             max_timestamp_before_ms: word(entry, 16) as i64,
         });
         let stretches = stretches.collect();
-        Some(summary(Some(Index {
+        let index = Index {
             stretch_bytes: limits::STRETCH_BYTES,
             known_from: 0,
             end: bytes,
             messages,
             max_timestamp_ms,
             stretches,
-        })))
+        };
+        Some(Summary { base, bytes, first_arrival_ms, last_arrival_ms, index })
     }
 }
 
@@ -102,14 +95,12 @@ mod tests {
         for time in 0..5 {
             index.append(Run { bytes: 70_000, messages: 3, max_timestamp_ms: time });
         }
-        Summary { base: 7, bytes: 350_000, first_arrival_ms: 1, last_arrival_ms: 2, index: Some(index) }
+        Summary { base: 7, bytes: 350_000, first_arrival_ms: 1, last_arrival_ms: 2, index }
     }
 
     #[test]
     fn a_summary_reads_as_it_was_written() {
-        for summary in [summary(), Summary { index: None, ..summary() }] {
-            assert_eq!(Summary::decode(&summary.encode()), Some(summary));
-        }
+        assert_eq!(Summary::decode(&summary().encode()), Some(summary()));
     }
 
     #[test]

@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use corelane_proto::ids::Position;
 
-use super::state::{Ending, State};
+use super::state::{Ending, Rolling, State};
 use super::{Inner, Partition};
 use crate::env::{Disk, Env, File, OpenMode};
 use crate::error::{ClosedReason, KeepError};
 use crate::limits;
 use crate::retention::{ClosedSegment, expires_at_ms, is_expired};
-use crate::segment::{Arrivals, Now, Segment};
+use crate::segment::{Arrivals, Facts, Now, Segment};
 use crate::summary::Summary;
 
 /// One chore, about the closed segment at `base`.
@@ -159,6 +159,11 @@ impl<E: Env> State<E> {
                 return chore(&self.segments[0], ChoreKind::LookUp);
             }
         }
+        let active = self.active();
+        let grown = self.durable.saturating_sub(active.base).saturating_sub(self.chores.summarized_to);
+        if self.rolling == Rolling::No && grown >= self.tuning.summary_step_bytes {
+            return chore(active, ChoreKind::Summarize);
+        }
         if self.chores.untidy == 0 {
             return None;
         }
@@ -245,12 +250,15 @@ impl<E: Env> Inner<E> {
 
     /// Finds out when the segment's newest bytes arrived: from its summary, or else from its file's modification.
     async fn look_up(&self, base: u64) -> std::io::Result<()> {
-        let (path, modified_ms) = {
+        let (path, modified_ms, bytes) = {
             let state = self.state.borrow();
-            let segment = &state.segments[state.segment_index(base)];
-            (self.dir.join(segment.summary_name()), segment.modified_ms)
+            let index = state.segment_index(base);
+            let segment = &state.segments[index];
+            (self.dir.join(segment.summary_name()), segment.modified_ms, state.segment_end(index) - base)
         };
-        let summary = self.read_summary(&path).await?.filter(|summary| summary.base == base);
+        // One that was written while the segment was active does not know the newest arrival.
+        let is_whole = |summary: &Summary| summary.base == base && summary.bytes == bytes;
+        let summary = self.read_summary(&path).await?.filter(is_whole);
         let times = summary.map(|summary| (summary.first_arrival_ms, summary.last_arrival_ms));
         let (first_ms, last_ms) = times.unwrap_or((modified_ms, modified_ms));
         // As seen from the start: whatever the wall clock has done since, nothing gets older by it.
@@ -294,27 +302,34 @@ impl<E: Env> Inner<E> {
         Ok(())
     }
 
-    /// Writes a closed segment's summary, with what is known of its inside if that is everything.
+    /// Writes a segment's summary: of the active one, what is known of its durable part. What earlier lives wrote and this
+    /// one has not walked over is scanned first.
     async fn summarize(&self, base: u64) -> std::io::Result<()> {
+        let index = self.index_of(base).await.map_err(|error| std::io::Error::other(error.to_string()))?;
+        let Some(index) = index else { return Ok(()) };
         let (path, summary) = {
-            let state = self.state.borrow();
-            let index = state.segment_index(base);
-            let segment = &state.segments[index];
-            let now_ms = self.shard.env().wall_ms();
-            let times = segment.arrivals.map_or((now_ms, now_ms), |arrivals| (arrivals.first_ms, arrivals.last_ms));
-            let summary = Summary {
-                base,
-                bytes: state.segment_end(index) - base,
-                first_arrival_ms: times.0,
-                last_arrival_ms: times.1,
-                index: segment.index.as_deref().filter(|index| index.is_complete()).cloned(),
-            };
+            let mut state = self.state.borrow_mut();
+            let at = state.segment_index(base);
+            let durable_bytes = state.durable.min(state.segment_end(at)) - base;
+            if at + 1 == state.segments.len() {
+                state.chores.summarized_to = durable_bytes;
+            }
+            let Some(index) = index.truncated(durable_bytes) else { return Ok(()) };
+            let segment = &state.segments[at];
+            let modified_ms = segment.modified_ms.min(self.opened.wall_ms);
+            let times = segment.arrivals.map_or((modified_ms, modified_ms), |times| (times.first_ms, times.last_ms));
+            let (first_arrival_ms, last_arrival_ms) = times;
+            let summary = Summary { base, bytes: index.end, first_arrival_ms, last_arrival_ms, index };
             (self.dir.join(segment.summary_name()), summary)
         };
+        let written = summary.bytes;
         self.shard.env().disk().replace_small(&path, summary.encode()).await?;
         let mut state = self.state.borrow_mut();
-        if let Some(segment) = state.closed_mut(base) {
+        // It may have been closed meanwhile, and then lacks the last of it.
+        let is_whole = state.segment_end(state.segment_index(base)) - base == written;
+        if let Some(segment) = state.closed_mut(base).filter(|_| is_whole) {
             segment.needs_summary = false;
+            segment.facts = Some(Facts::of(&index));
         }
         state.forget_summaries(base);
         Ok(())

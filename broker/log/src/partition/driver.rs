@@ -161,16 +161,17 @@ impl<E: Env> Inner<E> {
             continuous,
             tuning: &state.tuning,
         };
+        // The flush first: a small write behind what it covers can then be a synchronous one, and needs no further flush.
+        let allocation = state.space.unsynced.filter(|_| !state.coverage.is_flushing());
+        if plan_flush(&situation) || allocation.is_some() {
+            state.coverage.flush_begins();
+            return Some(Action::Flush(file, allocation));
+        }
         if let Some(plan) = plan_write(&situation) {
             let from = state.coverage.submitted();
             let id = state.coverage.submit(plan.to, plan.synchronous);
             let synchronous = plan.synchronous;
             return Some(Action::Write(Write { id, file, base, from, to: plan.to, synchronous }));
-        }
-        let allocation = state.space.unsynced.filter(|_| !state.coverage.is_flushing());
-        if plan_flush(&situation) || allocation.is_some() {
-            state.coverage.flush_begins();
-            return Some(Action::Flush(file, allocation));
         }
         match state.rolling {
             Rolling::Naming => None,

@@ -11,6 +11,7 @@ use crate::env::Env;
 use crate::error::ReadError;
 use crate::index::{Index, Run};
 use crate::scan::{Found, Scanned, Scanner};
+use crate::segment::Facts;
 
 /// A place that can be asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -135,6 +136,10 @@ impl<E: Env> Inner<E> {
                 let index = state.segment_index(from);
                 (state.segments[index].base, state.segment_end(index).min(visible_end))
             };
+            if self.facts_of(base).await?.is_some_and(|facts| facts.max_timestamp_ms < time_ms) {
+                from = end;
+                continue;
+            }
             let stretch = self.index_of(base).await?.and_then(|index| index.stretch_with_time(time_ms));
             if let Some(start) = stretch.map(|offset| base + offset).filter(|start| *start < end) {
                 let mut found = None;
@@ -170,6 +175,14 @@ impl<E: Env> Inner<E> {
                 index.checked_sub(1).map(|index| state.segments[index].base)
             };
             let Some(base) = base else { return Ok(self.state.borrow().start()) };
+            if hidden == Some(0)
+                && let Some(facts) = self.facts_of(base).await?
+                && facts.messages < wanted
+            {
+                wanted -= facts.messages;
+                before = base;
+                continue;
+            }
             if self.index_of(base).await?.is_none() {
                 return Ok(self.state.borrow().start());
             }
@@ -177,6 +190,10 @@ impl<E: Env> Inner<E> {
                 let state = self.state.borrow();
                 let Ok(at) = state.segments.binary_search_by_key(&base, |segment| segment.base) else { continue };
                 let Some(index) = state.segments[at].index.clone() else { continue };
+                if hidden.is_none() && at + 1 != state.segments.len() {
+                    // A roll came between: this is not the newest one any more.
+                    continue;
+                }
                 // Counted at the same moment as the newest segment's messages.
                 hidden.get_or_insert(state.ends.messages());
                 (index, state.durable)
@@ -250,31 +267,28 @@ impl<E: Env> Inner<E> {
 
     /// What is known of the inside of the segment at `base`, all of it: from memory, from its summary, or by a scan.
     /// `None`: it was deleted meanwhile.
-    async fn index_of(&self, base: u64) -> Result<Option<Rc<Index>>, ReadError> {
-        let (known, is_active, summary, end) = {
+    pub(super) async fn index_of(&self, base: u64) -> Result<Option<Rc<Index>>, ReadError> {
+        let (known, summary, end) = {
             let state = self.state.borrow();
-            let Ok(index) = state.segments.binary_search_by_key(&base, |segment| segment.base) else { return Ok(None) };
-            let segment = &state.segments[index];
-            let is_active = index + 1 == state.segments.len();
-            (segment.index.clone(), is_active, self.dir.join(segment.summary_name()), state.segment_end(index))
+            let Ok(at) = state.segments.binary_search_by_key(&base, |segment| segment.base) else { return Ok(None) };
+            let segment = &state.segments[at];
+            (segment.index.clone(), self.dir.join(segment.summary_name()), state.segment_end(at))
         };
-        let index = match known {
+        let missing_to = match known {
             Some(index) if index.is_complete() => return Ok(Some(index)),
-            Some(index) => self.scan_index(base, base + index.known_from).await?,
-            None => {
-                let summary =
-                    self.read_summary(&summary).await.map_err(|error| self.read_error(base, &error.to_string()))?;
-                match summary
-                    .filter(|summary| summary.base == base && summary.bytes == end - base)
-                    .and_then(|s| s.index)
-                {
-                    Some(index) => index,
-                    None => self.scan_index(base, end).await?,
-                }
-            }
+            Some(index) => index.known_from,
+            None => end - base,
         };
+        let summary = self.read_summary(&summary).await.map_err(|error| self.read_error(base, &error.to_string()))?;
+        let summary = summary.filter(|summary| summary.base == base).map(|summary| summary.index);
+        let begun = summary.and_then(|index| index.truncated(missing_to));
+        let was_whole = begun.as_ref().is_some_and(|index| index.end == missing_to);
+        let begun = begun.unwrap_or_else(|| Index::new(0, self.shard.tuning().stretch_bytes));
+        let index = self.scan_index(base, begun, missing_to).await?;
+
         let mut state = self.state.borrow_mut();
         let Ok(at) = state.segments.binary_search_by_key(&base, |segment| segment.base) else { return Ok(None) };
+        let is_active = at + 1 == state.segments.len();
         let segment = &mut state.segments[at];
         let whole = match &segment.index {
             Some(known) if known.is_complete() => return Ok(Some(known.clone())),
@@ -283,18 +297,22 @@ impl<E: Env> Inner<E> {
         };
         segment.index = Some(whole.clone());
         if !is_active {
+            segment.facts = Some(Facts::of(&whole));
+            segment.needs_summary |= !was_whole;
+            state.chores.untidy = state.count_untidy();
             state.forget_summaries(base);
         }
+        drop(state);
+        self.driver.notify();
         Ok(Some(whole))
     }
 
-    /// Builds an index by a scan. Bad messages are walked over by the length they claim if the walk then reaches the end;
-    /// else nothing is known behind the first of them.
-    async fn scan_index(&self, base: u64, to: u64) -> Result<Index, ReadError> {
-        let mut index = Index::new(0, self.shard.tuning().stretch_bytes);
+    /// Goes on building an index by a scan, up to `to`, in bytes from the segment's base. Bad messages are walked over by
+    /// the length they claim if the walk then reaches `to`; else nothing is known behind the first of them.
+    async fn scan_index(&self, base: u64, mut index: Index, to: u64) -> Result<Index, ReadError> {
         let mut before_damage = None;
         let reached = self
-            .walk(base, to, |message| {
+            .walk(base + index.end, base + to, |message| {
                 if !message.is_good {
                     before_damage.get_or_insert_with(|| index.clone());
                 }
@@ -306,10 +324,24 @@ impl<E: Env> Inner<E> {
                 ControlFlow::Continue(())
             })
             .await?;
-        if reached < to {
+        if reached < base + to {
             index = before_damage.unwrap_or(index);
-            index.append_damage(to - base - index.end);
+            index.append_damage(to - index.end);
         }
         Ok(index)
+    }
+
+    /// The number of messages and the largest timestamp of the segment at `base`.
+    async fn facts_of(&self, base: u64) -> Result<Option<Facts>, ReadError> {
+        let known = {
+            let state = self.state.borrow();
+            let at = state.segments.binary_search_by_key(&base, |segment| segment.base);
+            at.ok().and_then(|at| state.segments[at].facts)
+        };
+        if known.is_some() {
+            return Ok(known);
+        }
+        let index = self.index_of(base).await?;
+        Ok(index.map(|index| Facts::of(&index)))
     }
 }

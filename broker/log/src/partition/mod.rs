@@ -286,7 +286,9 @@ impl<E: Env> Inner<E> {
         let reason = ClosedReason::Disk { what: what.to_owned(), reason: error.to_string() };
         tracing::error!(partition = %self.label, "{reason}");
         let mut state = self.state.borrow_mut();
-        state.refuses.get_or_insert(reason.clone());
+        if state.refuses.as_ref().is_none_or(|known| *known == ClosedReason::Stopping) {
+            state.refuses = Some(reason.clone());
+        }
         state.frozen.get_or_insert(reason);
         drop(state);
         self.wake_everybody();

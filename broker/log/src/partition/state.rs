@@ -126,6 +126,8 @@ pub(super) struct Chores {
     pub(super) untidy: usize,
     /// An operator's wish: segments that end at or below it go.
     pub(super) trim_to: u64,
+    /// How far the active segment's summary tells of it, in bytes from its base.
+    pub(super) summarized_to: u64,
     /// A segment was unlinked, and the directory was not flushed since.
     pub(super) is_unlinked: bool,
     /// Failures so far, and the last one.
@@ -298,6 +300,7 @@ impl<E: Env> State<E> {
             file: Some(file),
             writes: true,
             index: Some(Rc::new(Index::new(0, self.tuning.stretch_bytes))),
+            facts: None,
             arrivals: None,
             modified_ms: i64::MAX,
             needs_trim: false,
@@ -305,6 +308,7 @@ impl<E: Env> State<E> {
         });
         self.space = Space { allocated: bytes, ..Space::default() };
         self.rolling = Rolling::Old;
+        self.chores.summarized_to = 0;
         self.flush_target = self.end;
     }
 

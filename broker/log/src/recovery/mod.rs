@@ -157,6 +157,7 @@ fn empty_segment<E: Env>(
         file: Some(file),
         writes: true,
         index: Some(Rc::new(Index::new(0, shard.tuning().stretch_bytes))),
+        facts: None,
         arrivals: None,
         modified_ms: i64::MAX,
         needs_trim: false,
@@ -183,6 +184,7 @@ fn segment_list<E: Env>(
             file: None,
             writes: false,
             index,
+            facts: None,
             arrivals: None,
             modified_ms: file.modified_ms,
             needs_trim: at < closed && file.bytes > length,
@@ -274,6 +276,7 @@ impl<E: Env> Recovery<'_, E> {
             agrees: agreeing.is_some(),
         };
         let mut walked_bytes = 0;
+        let mut damage = Vec::new();
         let first = segments.partition_point(|segment| segment.base <= start) - 1;
         for (index, segment) in segments.iter().enumerate().skip(first) {
             let is_closed = index < last_index;
@@ -285,12 +288,14 @@ impl<E: Env> Recovery<'_, E> {
             let walked = reader.walk_sets(from, limit).await.map_err(read_error)?;
             self.refuse_newer(segment, &walked)?;
             walked_bytes += walked.end - from;
-            outcome.last =
-                walked.last.unwrap_or(if walked.end == start { outcome.last } else { LastMessage::default() });
+            outcome.last = walked.last.unwrap_or(outcome.last);
             outcome.end = walked.end;
             let mut known = walked.index;
             if is_closed && walked.end == limit {
-                outcome.indexes.push((index, known));
+                // One that was not walked from its base has a summary that knows more.
+                if known.is_complete() {
+                    outcome.indexes.push((index, known));
+                }
                 continue;
             }
             let content_end = if is_closed {
@@ -303,16 +308,29 @@ impl<E: Env> Recovery<'_, E> {
                 Verdict::End => {}
                 Verdict::Tail { to } => outcome.tail_to = Some(to),
                 Verdict::Damage => {
-                    self.note_damage(walked.end, segment);
+                    damage.push((walked.end, index));
                     outcome.closes_last = !is_closed;
                     outcome.end = if is_closed { limit } else { segment.file_end().max(floor) };
                     outcome.last = LastMessage::default();
-                    known.append_damage(outcome.end - walked.end);
+                    if is_closed {
+                        continue;
+                    }
+                    if walked.end < floor && floor < limit {
+                        // The floor is a boundary, and what follows it may be whole.
+                        let behind = reader.walk_sets(floor, limit).await;
+                        let behind = behind.map_err(OpenError::disk("reading", self.path(segment)))?.index;
+                        known.append_damage(floor - walked.end);
+                        known = known.joined(&behind);
+                    }
+                    known.append_damage(outcome.end - segment.base - known.end);
                 }
             }
             outcome.indexes.push((index, known));
         }
         self.report.walked_bytes = walked_bytes;
+        for (at, index) in damage {
+            self.note_damage(at, &segments[index]);
+        }
         Ok(outcome)
     }
 
@@ -439,8 +457,7 @@ impl<E: Env> Recovery<'_, E> {
         let bytes = to - from;
         let tail = self.reader(segment, file).copy(from, to).await;
         let tail = tail.map_err(OpenError::disk("reading", self.path(segment)))?;
-        let name = names::cut(Position(segment.base), segment.epoch, self.shard.env().wall_ms());
-        let path = self.dir.join(&name);
+        let (name, path) = self.name_of_copy(segment).await?;
         match self.shard.env().disk().replace_small(&path, tail).await {
             Ok(()) => {
                 tracing::warn!(
@@ -456,6 +473,21 @@ impl<E: Env> Recovery<'_, E> {
                 Ok(Some(reason))
             }
             Err(error) => Err(OpenError::disk("writing", path)(error)),
+        }
+    }
+
+    /// A name that no earlier copy has, whatever the clock does.
+    async fn name_of_copy(&self, segment: &SegmentFile) -> Result<(String, PathBuf), OpenError> {
+        let disk = self.shard.env().disk();
+        let entries = disk.list(self.dir).await.map_err(OpenError::disk("listing", self.dir))?;
+        let mut wall_ms = self.shard.env().wall_ms();
+        loop {
+            let name = names::cut(Position(segment.base), segment.epoch, wall_ms);
+            if !entries.iter().any(|entry| entry.name == name) {
+                let path = self.dir.join(&name);
+                return Ok((name, path));
+            }
+            wall_ms += 1;
         }
     }
 
