@@ -209,6 +209,18 @@ impl<'a> Message<'a> {
         Ok(message)
     }
 
+    /// The view of a message that [`parse`](Message::parse) has passed before: its CRC, headers and claims are not looked
+    /// at again, so that a reader may check messages as they arrive and take them apart when they are wanted. Of bytes that
+    /// were never checked it may show nonsense, but it never panics.
+    #[inline]
+    pub fn view(bytes: &'a [u8]) -> Result<Message<'a>, FormatError> {
+        let header = MessageHeader::read(bytes, u32::MAX)?;
+        let Some(bytes) = bytes.get(..header.length as usize) else {
+            return Err(FormatError::Truncated { needed: header.length as usize, available: bytes.len() });
+        };
+        Ok(Message { bytes, header, codec: header.check()? })
+    }
+
     /// All of its bytes.
     #[inline]
     pub fn bytes(&self) -> &'a [u8] {
