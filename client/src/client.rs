@@ -5,8 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::admin::Admin;
+use crate::cluster::Cluster;
 use crate::consumer::ConsumerBuilder;
 use crate::error::CallError;
+use crate::net::address;
 use crate::producer::ProducerBuilder;
 
 /// The longest name that a client may give itself.
@@ -26,12 +28,7 @@ const CLIENT_NAME_BYTES_MAX: usize = 128;
 /// ```
 #[derive(Debug, Clone)]
 pub struct Client {
-    pub(crate) inner: Arc<Inner>,
-}
-
-#[derive(Debug)]
-pub(crate) struct Inner {
-    pub(crate) settings: ClientSettings,
+    pub(crate) cluster: Arc<Cluster>,
 }
 
 /// What a [`ClientBuilder`] collects.
@@ -127,10 +124,14 @@ impl ClientBuilder {
     /// # Errors
     /// [`CallError::NoBroker`] with the cause for each address when none of them is a Corelane broker that answers within
     /// the connect time-out.
-    pub async fn build(self) -> Result<Client, CallError> {
+    pub async fn build(mut self) -> Result<Client, CallError> {
         self.check()?;
-        std::future::ready(()).await;
-        Ok(Client { inner: Arc::new(Inner { settings: self.settings }) })
+        for address in &mut self.settings.bootstrap {
+            *address = address::normalise(address)?;
+        }
+        let cluster = Arc::new(Cluster::new(self.settings));
+        cluster.reach().await?;
+        Ok(Client { cluster })
     }
 
     fn check(&self) -> Result<(), CallError> {

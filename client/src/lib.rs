@@ -19,13 +19,13 @@
 //! are jittered. Errors say whether a retry can help. Positions are numbers that order messages within a partition and
 //! an epoch; they are not consecutive.
 
-#![allow(dead_code)]
-
 mod admin;
 pub mod blocking;
 mod client;
+mod cluster;
 mod consumer;
 mod error;
+mod net;
 mod producer;
 mod topic;
 

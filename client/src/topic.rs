@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use corelane_proto::pb;
+
 pub use corelane_proto::ids::TopicId;
 
 /// A topic's settings. A setting that is `None` takes the broker's default at creation and stays as it is at an
@@ -295,4 +297,114 @@ pub struct Found {
 
 pub(crate) fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+// ---- From and to the protocol's messages ---------------------------------------------------------------------------
+
+impl TopicSettings {
+    pub(crate) fn to_pb(&self) -> pb::TopicConfig {
+        pb::TopicConfig {
+            retention_ms: self.retention_ms,
+            retention_bytes: self.retention_bytes,
+            segment_bytes: self.segment_bytes,
+            segment_ms: self.segment_ms,
+            flush_messages: self.flush_messages,
+            flush_interval_ms: self.flush_interval_ms,
+            message_bytes_max: self.message_bytes_max,
+            set_bytes_max: self.set_bytes_max,
+        }
+    }
+
+    fn from_pb(config: pb::TopicConfig) -> Self {
+        Self {
+            retention_ms: config.retention_ms,
+            retention_bytes: config.retention_bytes,
+            segment_bytes: config.segment_bytes,
+            segment_ms: config.segment_ms,
+            flush_messages: config.flush_messages,
+            flush_interval_ms: config.flush_interval_ms,
+            message_bytes_max: config.message_bytes_max,
+            set_bytes_max: config.set_bytes_max,
+        }
+    }
+}
+
+impl TopicInfo {
+    /// `None`: the topic id is not 16 bytes.
+    pub(crate) fn from_pb(topic: pb::Topic) -> Option<Self> {
+        Some(Self {
+            topic_id: TopicId::try_from(&topic.topic_id[..]).ok()?,
+            name: topic.name,
+            settings: TopicSettings::from_pb(topic.config.unwrap_or_default()),
+            partitions: topic.partitions.into_iter().map(PartitionInfo::from_pb).collect(),
+        })
+    }
+}
+
+impl PartitionInfo {
+    fn from_pb(partition: pb::Partition) -> Self {
+        let state = match partition.state() {
+            pb::PartitionState::Unknown => PartitionState::Unknown,
+            pb::PartitionState::Serving => PartitionState::Serving,
+            pb::PartitionState::ClosedForWrites => PartitionState::ClosedForWrites,
+            pb::PartitionState::Refused => PartitionState::Refused,
+            pb::PartitionState::Opening => PartitionState::Opening,
+        };
+        Self {
+            partition: partition.partition,
+            broker_id: partition.broker_id,
+            shard: partition.shard,
+            epoch: partition.epoch,
+            state,
+            reason: partition.reason,
+        }
+    }
+}
+
+impl PartitionDetail {
+    pub(crate) fn from_pb(detail: &pb::PartitionDetail) -> Self {
+        Self {
+            partition: detail.partition,
+            start: detail.start,
+            visible_end: detail.visible_end,
+            durable_end: detail.durable_end,
+            end: detail.end,
+            segments: detail.segments,
+            bytes_on_disk: detail.bytes_on_disk,
+            bad_messages: detail.bad_messages,
+        }
+    }
+}
+
+impl BrokerInfo {
+    pub(crate) fn from_pb(broker: pb::Broker) -> Self {
+        Self {
+            broker_id: broker.broker_id,
+            host: broker.host,
+            port: broker.port as u16,
+            shards: broker.shards,
+            alive: broker.alive,
+            version: broker.version,
+        }
+    }
+}
+
+impl Find {
+    pub(crate) fn to_pb(self) -> pb::find_message_request::Target {
+        use pb::find_message_request::Target;
+        match self {
+            Self::Earliest => Target::Earliest(true),
+            Self::Latest => Target::Latest(true),
+            Self::Containing(position) => Target::Containing(position),
+            Self::TimeMs(time) => Target::TimeMs(time),
+            Self::LastMessages(messages) => Target::LastMessages(messages),
+            Self::GoodAfter(position) => Target::GoodAfter(position),
+        }
+    }
+}
+
+impl Found {
+    pub(crate) fn from_pb(found: pb::FindMessageResponse) -> Self {
+        Self { position: found.id, start: found.start, visible_end: found.visible_end, end: found.end }
+    }
 }

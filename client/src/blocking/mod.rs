@@ -15,6 +15,9 @@
 //! # Ok(()) }
 //! ```
 
+mod runtime;
+
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::client::ClientBuilder;
@@ -27,17 +30,25 @@ use crate::producer::{
 use crate::topic::{
     ClusterDescription, CreatedTopic, Find, Found, NewTopic, TopicDescription, TopicId, TopicInfo, TopicSettings,
 };
+use runtime::Runtime;
 
 /// A [`crate::Client`] on a thread of its own. The thread ends when the last handle made from the client is gone.
+/// Calls must not be made from inside an async runtime; they would block it.
 #[derive(Debug, Clone)]
 pub struct Client {
     client: crate::Client,
+    runtime: Arc<Runtime>,
 }
 
 impl ClientBuilder {
     /// Connects like [`ClientBuilder::build`], for a program without an async runtime.
     pub fn build_blocking(self) -> Result<Client, CallError> {
-        Err(CallError::Closed)
+        let runtime = Arc::new(Runtime::start().map_err(|error| CallError::Invalid {
+            field: "blocking",
+            reason: format!("its thread cannot be started: {error}"),
+        })?);
+        let client = runtime.block_on(self.build())?;
+        Ok(Client { client, runtime })
     }
 }
 
@@ -49,18 +60,19 @@ impl Client {
 
     /// Makes a producer; `configure` changes the default settings.
     pub fn producer(&self, configure: impl FnOnce(ProducerBuilder) -> ProducerBuilder) -> Result<Producer, CallError> {
-        Ok(Producer { producer: configure(self.client.producer()).build()? })
+        let producer = configure(self.client.producer()).build_on(self.runtime.handle())?;
+        Ok(Producer { producer, runtime: self.runtime.clone() })
     }
 
     /// Makes a consumer; `configure` names the topics.
     pub fn consumer(&self, configure: impl FnOnce(ConsumerBuilder) -> ConsumerBuilder) -> Result<Consumer, CallError> {
-        let _ = configure(self.client.consumer());
-        Err(CallError::Closed)
+        let consumer = self.runtime.block_on(configure(self.client.consumer()).build())?.on_a_thread_of_its_own();
+        Ok(Consumer { consumer, runtime: self.runtime.clone() })
     }
 
     /// The calls that manage topics and look at the cluster.
     pub fn admin(&self) -> Admin {
-        Admin { admin: self.client.admin() }
+        Admin { admin: self.client.admin(), runtime: self.runtime.clone() }
     }
 }
 
@@ -68,6 +80,7 @@ impl Client {
 #[derive(Debug, Clone)]
 pub struct Producer {
     producer: crate::Producer,
+    runtime: Arc<Runtime>,
 }
 
 impl Producer {
@@ -76,7 +89,9 @@ impl Producer {
         match self.producer.try_send(record) {
             Ok(delivery) => Ok(delivery),
             Err(TrySendError::Rejected(error)) => Err(error),
-            Err(TrySendError::Full | TrySendError::NotReady) => Err(SendError::Closed),
+            Err(TrySendError::Full | TrySendError::NotReady) => {
+                self.runtime.block_on(self.producer.send(record.clone()))
+            }
         }
     }
 
@@ -87,24 +102,25 @@ impl Producer {
 
     /// Looks a topic up. Returns how many partitions it has.
     pub fn prepare(&self, topic: &str) -> Result<u32, SendError> {
-        let _ = topic;
-        Err(SendError::Closed)
+        self.runtime.block_on(self.producer.prepare(topic))
     }
 
     /// Waits for a message's fate.
-    pub fn wait(&self, delivery: &DeliveryFuture) -> Result<Delivered, DeliveryError> {
-        delivery.try_result().unwrap_or(Err(DeliveryError::Closed))
+    pub fn wait(&self, delivery: DeliveryFuture) -> Result<Delivered, DeliveryError> {
+        match delivery.try_result() {
+            Some(result) => result,
+            None => self.runtime.block_on(delivery),
+        }
     }
 
     /// See [`crate::Producer::flush`].
     pub fn flush(&self, timeout: Duration) -> FlushReport {
-        let _ = timeout;
-        FlushReport::default()
+        self.runtime.block_on(self.producer.flush(timeout))
     }
 
     /// See [`crate::Producer::close`].
     pub fn close(&self, timeout: Duration) -> FlushReport {
-        self.flush(timeout)
+        self.runtime.block_on(self.producer.close(timeout))
     }
 
     /// Counters.
@@ -117,20 +133,25 @@ impl Producer {
 #[derive(Debug)]
 pub struct Consumer {
     consumer: crate::Consumer,
+    runtime: Arc<Runtime>,
 }
 
 impl Consumer {
-    /// The next message if one comes within `timeout`; `Ok(None)` when none did. At the end of the stream
-    /// `Err(None)`.
-    pub fn next_timeout(&mut self, timeout: Duration) -> Result<Option<ConsumedMessage>, Option<ConsumeError>> {
-        let _ = timeout;
-        Err(None)
+    /// The next message if one comes within `timeout`; `Ok(None)`: none did, or the stream has ended.
+    pub fn next_timeout(&mut self, timeout: Duration) -> Result<Option<ConsumedMessage>, ConsumeError> {
+        if let Some(next) = self.consumer.next_ready() {
+            return next.map(Some);
+        }
+        let consumer = &mut self.consumer;
+        match self.runtime.block_on(async { tokio::time::timeout(timeout, consumer.next()).await }) {
+            Ok(next) => next.transpose(),
+            Err(_) => Ok(None),
+        }
     }
 
     /// See [`crate::Consumer::seek`].
     pub fn seek(&mut self, topic: &str, partition: u32, start: Start) -> Result<(), CallError> {
-        let _ = (partition, start);
-        Err(CallError::UnknownTopic { topic: topic.to_owned() })
+        self.runtime.block_on(self.consumer.seek(topic, partition, start))
     }
 
     /// Where each partition's stream stands.
@@ -148,7 +169,10 @@ impl Iterator for Consumer {
     type Item = Result<ConsumedMessage, ConsumeError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        None
+        match self.consumer.next_ready() {
+            Some(next) => Some(next),
+            None => self.runtime.block_on(self.consumer.next()),
+        }
     }
 }
 
@@ -156,6 +180,7 @@ impl Iterator for Consumer {
 #[derive(Debug, Clone)]
 pub struct Admin {
     admin: crate::Admin,
+    runtime: Arc<Runtime>,
 }
 
 macro_rules! blocking_calls {
@@ -163,8 +188,7 @@ macro_rules! blocking_calls {
         impl Admin {
             $($(#[$doc])*
             pub fn $name(&self, $($arg: $type),*) -> Result<$answer, CallError> {
-                let _ = (&self.admin, $($arg),*);
-                Err(CallError::Closed)
+                self.runtime.block_on(self.admin.$name($($arg),*))
             })*
         }
     };

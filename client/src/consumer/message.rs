@@ -1,9 +1,10 @@
-//! A consumed message: views of the buffer that was received, parsed when asked for, nothing copied.
+//! A consumed message: a view of the buffer that was received, taken apart when asked for, nothing copied.
 
 use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use corelane_proto::message::{self, Message};
 
 /// Where messages come from.
 #[derive(Debug)]
@@ -17,19 +18,18 @@ pub(crate) struct Source {
 #[derive(Clone)]
 pub struct ConsumedMessage {
     pub(crate) source: Arc<Source>,
-    /// The whole message as it lies in the log, its parts found by the offsets below.
+    /// The whole message as it lies in the log, checked when it was received.
     pub(crate) bytes: Bytes,
     pub(crate) position: u64,
     pub(crate) next_position: u64,
     pub(crate) timestamp_ms: i64,
-    pub(crate) key_at: u32,
-    pub(crate) headers_at: u32,
-    pub(crate) value_at: u32,
-    pub(crate) has_key: bool,
-    pub(crate) has_value: bool,
 }
 
 impl ConsumedMessage {
+    fn view(&self) -> Message<'_> {
+        Message::view(&self.bytes).expect("a message that is handed out was checked before")
+    }
+
     /// The topic.
     pub fn topic(&self) -> &str {
         &self.source.topic
@@ -57,27 +57,27 @@ impl ConsumedMessage {
 
     /// The key; an empty key is not the same as none.
     pub fn key(&self) -> Option<&[u8]> {
-        self.has_key.then(|| &self.bytes[self.key_at as usize..self.headers_at as usize])
+        self.view().key()
     }
 
     /// The value; none for a tombstone.
     pub fn value(&self) -> Option<&[u8]> {
-        self.has_value.then(|| &self.bytes[self.value_at as usize..])
+        self.view().value()
     }
 
     /// The key as a view that can be kept.
     pub fn key_bytes(&self) -> Option<Bytes> {
-        self.has_key.then(|| self.bytes.slice(self.key_at as usize..self.headers_at as usize))
+        self.key().map(|key| self.bytes.slice_ref(key))
     }
 
     /// The value as a view that can be kept.
     pub fn value_bytes(&self) -> Option<Bytes> {
-        self.has_value.then(|| self.bytes.slice(self.value_at as usize..))
+        self.value().map(|value| self.bytes.slice_ref(value))
     }
 
-    /// The headers, in the producer's order.
+    /// The headers, in the producer's order: a name, and a value or none.
     pub fn headers(&self) -> Headers<'_> {
-        Headers { block: &self.bytes[self.headers_at as usize..self.value_at as usize] }
+        Headers { headers: self.view().headers() }
     }
 
     /// The message as it lies in the log, frame included.
@@ -100,26 +100,21 @@ impl fmt::Debug for ConsumedMessage {
 }
 
 /// The headers of a message: pairs of a name and a value.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Headers<'a> {
-    block: &'a [u8],
+    headers: message::Headers<'a>,
 }
 
 impl<'a> Iterator for Headers<'a> {
     type Item = (&'a str, Option<&'a [u8]>);
 
     fn next(&mut self) -> Option<Self::Item> {
-        let (name_bytes, rest) = self.block.split_first_chunk::<2>()?;
-        let (name, rest) = rest.split_at_checked(usize::from(u16::from_le_bytes(*name_bytes)))?;
-        let (value_bytes, rest) = rest.split_first_chunk::<4>()?;
-        let (value, rest) = match u32::from_le_bytes(*value_bytes) {
-            u32::MAX => (None, rest),
-            bytes => {
-                let (value, rest) = rest.split_at_checked(bytes as usize)?;
-                (Some(value), rest)
-            }
-        };
-        self.block = rest;
-        Some((std::str::from_utf8(name).ok()?, value))
+        self.headers.next().map(|header| (header.name, header.value))
+    }
+}
+
+impl fmt::Debug for Headers<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.clone()).finish()
     }
 }

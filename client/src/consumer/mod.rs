@@ -2,9 +2,16 @@
 //! handed out as views of what was received.
 
 mod error;
+mod fetching;
+mod finder;
+mod joiner;
+mod lane;
 mod message;
+mod piece;
+mod pool;
+mod resolve;
+mod shared;
 
-use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -14,9 +21,15 @@ use futures_core::Stream;
 
 use crate::client::Client;
 use crate::error::CallError;
+use finder::BeginError;
+use piece::{Piece, Step};
+use shared::{Item, Shared};
 
 pub use error::ConsumeError;
 pub use message::{ConsumedMessage, Headers};
+
+/// A topic that the cluster does not know is gone only when it still is after so long: a broker may be behind.
+const DOUBT: Duration = Duration::from_secs(2);
 
 /// Where a partition's stream begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -152,11 +165,35 @@ impl ConsumerBuilder {
     /// # Errors
     /// [`CallError::UnknownTopic`], [`CallError::NoSuchPartition`], or what kept the client from asking.
     pub async fn build(self) -> Result<Consumer, CallError> {
-        let _ = &self.client;
-        match self.settings.wanted.first() {
-            None => Err(CallError::Invalid { field: "topic", reason: "no topic was named".to_owned() }),
-            Some(wanted) => std::future::ready(Err(CallError::UnknownTopic { topic: wanted.topic.clone() })).await,
+        self.check()?;
+        let runtime = tokio::runtime::Handle::current();
+        let shared = Shared::new(self.client.cluster.clone(), self.settings, runtime);
+        let starts = shared.resolve().await?;
+        let mut positions = Vec::with_capacity(starts.len());
+        for (index, start) in starts.into_iter().enumerate() {
+            let until = shared.settings.until_end.then_some(start.bounds.visible_end);
+            shared.state().add(start.source, start.epoch, start.bounds.visible_end, until);
+            positions.push(start.from.position);
+            match start.error {
+                None => shared.start_stream(index, 0, start.from, 0)?,
+                Some(error) => shared.state().push(index, Item::Error { error, is_last: true }),
+            }
         }
+        Ok(Consumer { shared, current: None, positions, messages: 0, bad_inside: 0, yields: true, shall_yield: false })
+    }
+
+    fn check(&self) -> Result<(), CallError> {
+        let invalid = |field, reason: &str| Err(CallError::Invalid { field, reason: reason.to_owned() });
+        if self.settings.wanted.is_empty() {
+            return invalid("topic", "no topic was named");
+        }
+        if self.settings.fetch_bytes == 0 {
+            return invalid("fetch_bytes", "must be above 0");
+        }
+        if self.settings.prefetch_bytes == 0 {
+            return invalid("prefetch_bytes", "must be above 0");
+        }
+        Ok(())
     }
 }
 
@@ -196,13 +233,44 @@ pub struct ConsumerStats {
     pub connections: u64,
 }
 
-/// A stream of messages from one or many partitions. It ends ([`None`]) only when it was told to
-/// ([`ConsumerBuilder::until_end`]) or when all its topics were deleted; when there is nothing to read it waits.
+/// A stream of messages from one or many partitions. It ends ([`None`]) only when nothing can come any more: it was told
+/// to end ([`ConsumerBuilder::until_end`]), all its topics were deleted, or all its partitions rest after an error. When
+/// there is nothing to read it waits.
 ///
 /// Messages of one partition come in order; partitions take turns.
-#[derive(Debug)]
 pub struct Consumer {
-    client: Client,
+    shared: Arc<Shared>,
+    /// What is handed out at the moment.
+    current: Option<Current>,
+    /// By partition, where to resume.
+    positions: Vec<u64>,
+    messages: u64,
+    bad_inside: u64,
+    /// Whether the lanes get their turn after each large piece; they need it when they share the program's thread.
+    yields: bool,
+    shall_yield: bool,
+}
+
+struct Current {
+    partition: usize,
+    piece: Piece,
+    until: u64,
+    is_large: bool,
+}
+
+/// After a piece this large the lanes get their turn.
+const LARGE_PIECE_BYTES: usize = 64 << 10;
+
+impl std::fmt::Debug for Consumer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Consumer").field("positions", &self.positions()).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Consumer {
+    fn drop(&mut self) {
+        self.shared.close();
+    }
 }
 
 impl Consumer {
@@ -222,20 +290,148 @@ impl Consumer {
         std::future::poll_fn(|cx| self.poll_message(cx)).await
     }
 
-    fn poll_message(&mut self, _cx: &mut Context<'_>) -> Poll<Option<Result<ConsumedMessage, ConsumeError>>> {
-        let _ = &self.client;
-        Poll::Ready(None)
+    /// The next message if it is here already; never waits.
+    pub fn next_ready(&mut self) -> Option<Result<ConsumedMessage, ConsumeError>> {
+        loop {
+            if let Some(next) = self.next_of_current() {
+                return Some(next);
+            }
+            let share = self.share();
+            let (partition, item) = self.shared.state().pop(share)?;
+            if let Some(error) = self.take(partition, item) {
+                return Some(Err(error));
+            }
+        }
+    }
+
+    fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<ConsumedMessage, ConsumeError>>> {
+        loop {
+            if let Some(next) = self.next_of_current() {
+                return Poll::Ready(Some(next));
+            }
+            if std::mem::take(&mut self.shall_yield) {
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            let mut state = self.shared.state();
+            let share = self.shared.share(state.partitions.len());
+            let Some((partition, item)) = state.pop(share) else {
+                if state.is_exhausted() {
+                    return Poll::Ready(None);
+                }
+                state.wait(cx.waker());
+                return Poll::Pending;
+            };
+            drop(state);
+            if let Some(error) = self.take(partition, item) {
+                return Poll::Ready(Some(Err(error)));
+            }
+        }
+    }
+
+    fn share(&self) -> usize {
+        self.shared.share(self.positions.len())
+    }
+
+    fn take(&mut self, partition: usize, item: Item) -> Option<ConsumeError> {
+        match item {
+            Item::Piece { piece, charge } => {
+                let until = self.shared.state().partitions[partition].until.unwrap_or(u64::MAX);
+                self.current = Some(Current { partition, piece, until, is_large: charge >= LARGE_PIECE_BYTES });
+                None
+            }
+            Item::Error { error, .. } => Some(error),
+        }
+    }
+
+    #[inline]
+    fn next_of_current(&mut self) -> Option<Result<ConsumedMessage, ConsumeError>> {
+        let current = self.current.as_mut()?;
+        loop {
+            match current.piece.next() {
+                Some(Step::Message(message)) if message.position < current.until => {
+                    self.positions[current.partition] = message.next_position;
+                    self.messages += 1;
+                    return Some(Ok(message));
+                }
+                Some(Step::Bad) => self.bad_inside += 1,
+                Some(Step::Undecodable { position, reason }) => {
+                    let source = self.shared.state().partitions[current.partition].source.clone();
+                    let (topic, partition) = (source.topic.to_string(), source.partition);
+                    self.bad_inside += 1;
+                    return Some(Err(ConsumeError::Undecodable { topic, partition, position, reason }));
+                }
+                Some(Step::Message(_)) | None => break,
+            }
+        }
+        self.finish_current();
+        None
+    }
+
+    #[cold]
+    fn finish_current(&mut self) {
+        let Some(current) = self.current.take() else { return };
+        let position = &mut self.positions[current.partition];
+        // A piece may end with what was not wanted, or could not be read.
+        *position = (*position).max(current.piece.end().min(current.until));
+        self.shall_yield = self.yields && current.is_large;
+        if current.piece.end() >= current.until {
+            let mut state = self.shared.state();
+            state.begin_anew(current.partition);
+            state.partitions[current.partition].rests = true;
+        }
     }
 
     /// Goes on elsewhere in a partition. Messages fetched before are dropped.
+    ///
+    /// # Errors
+    /// When the place cannot be found; the partition rests then.
     pub async fn seek(&mut self, topic: &str, partition: u32, start: Start) -> Result<(), CallError> {
-        let _ = (&self.client, partition, start);
-        std::future::ready(Err(CallError::UnknownTopic { topic: topic.to_owned() })).await
+        let index = {
+            let mut state = self.shared.state();
+            let is_it = |at: &shared::Partition| &*at.source.topic == topic && at.source.partition == partition;
+            let Some(index) = state.partitions.iter().position(is_it) else {
+                return Err(CallError::Invalid {
+                    field: "partition",
+                    reason: format!("this consumer does not read {topic}/{partition}"),
+                });
+            };
+            state.begin_anew(index);
+            state.partitions[index].rests = true;
+            index
+        };
+        if self.current.as_ref().is_some_and(|current| current.partition == index) {
+            self.current = None;
+        }
+        let begun = finder::begin(&self.shared.cluster, topic, partition, start, OutOfRange::Fail).await;
+        let (from, bounds) = match begun {
+            Ok(begun) => begun,
+            Err(BeginError::Call(error)) => return Err(error),
+            Err(BeginError::OutOfRange { position, bounds }) => {
+                return Err(CallError::Invalid {
+                    field: "position",
+                    reason: format!("{position} is outside of what is retained, {} to {}", bounds.start, bounds.end),
+                });
+            }
+        };
+        let generation = self.shared.state().begin_anew(index);
+        self.shared.state().partitions[index].visible_end = bounds.visible_end;
+        self.positions[index] = from.position;
+        self.shared.start_stream(index, generation, from, 0)
     }
 
     /// Where each partition's stream stands.
     pub fn positions(&self) -> Vec<PartitionPosition> {
-        Vec::new()
+        let state = self.shared.state();
+        let positions = state.partitions.iter().zip(&self.positions).map(|(at, &position)| PartitionPosition {
+            topic: at.source.topic.clone(),
+            partition: at.source.partition,
+            epoch: at.epoch,
+            position,
+            visible_end: at.visible_end.max(position),
+            until: at.until,
+        });
+        positions.collect()
     }
 
     /// Where to resume a partition: just after the last message that the program got.
@@ -246,7 +442,21 @@ impl Consumer {
 
     /// Counters.
     pub fn stats(&self) -> ConsumerStats {
-        ConsumerStats::default()
+        let counters = self.shared.state().counters;
+        ConsumerStats {
+            messages: self.messages,
+            bytes: counters.bytes,
+            bad_messages: counters.bad_messages + self.bad_inside,
+            skipped_bytes: counters.skipped_bytes,
+            resets: counters.resets,
+            connections: counters.connections,
+        }
+    }
+
+    /// For a program whose thread does not run the lanes.
+    pub(crate) fn on_a_thread_of_its_own(mut self) -> Self {
+        self.yields = false;
+        self
     }
 }
 
@@ -258,7 +468,7 @@ impl Stream for Consumer {
     }
 }
 
-#[allow(dead_code, reason = "checked at compile time only")]
-fn is_send(consumer: &mut Consumer) -> impl Future + Send {
-    consumer.next()
-}
+const _: () = {
+    const fn is_send<T: Send>() {}
+    is_send::<Consumer>();
+};

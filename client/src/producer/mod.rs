@@ -1,16 +1,27 @@
 //! Publishing. Messages are encoded straight into the set that will be sent; sets go out by size or after the linger
 //! time, several under way per partition; order per partition is kept under every retry.
 
+mod accumulator;
 mod delivery;
 mod error;
+mod exchange;
+mod keeper;
+mod lane;
+mod outgoing;
 mod partitioner;
 mod record;
+mod shared;
+mod window;
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use corelane_proto::codec::Codec;
+
 use crate::client::Client;
 use crate::error::CallError;
+use accumulator::{Life, Pushed};
+use shared::Shared;
 
 pub use delivery::{Delivered, DeliveryFuture};
 pub use error::{DeliveryError, SendError, TrySendError};
@@ -45,6 +56,18 @@ pub enum Compression {
     Snappy,
     /// Gzip.
     Gzip,
+}
+
+impl Compression {
+    fn codec(self) -> Option<Codec> {
+        match self {
+            Self::None => None,
+            Self::Lz4 => Some(Codec::Lz4),
+            Self::Zstd => Some(Codec::Zstd),
+            Self::Snappy => Some(Codec::Snappy),
+            Self::Gzip => Some(Codec::Gzip),
+        }
+    }
 }
 
 /// Totals since the producer was built, at the end of a flush or close:
@@ -229,19 +252,68 @@ impl ProducerBuilder {
     /// # Errors
     /// [`CallError::Invalid`] when a setting makes no sense.
     pub fn build(self) -> Result<Producer, CallError> {
-        Ok(Producer { client: self.client })
+        self.build_on(&tokio::runtime::Handle::current())
+    }
+
+    pub(crate) fn build_on(self, runtime: &tokio::runtime::Handle) -> Result<Producer, CallError> {
+        self.check()?;
+        let shared = Arc::new(Shared::new(self.client.cluster.clone(), self.settings, runtime.clone()));
+        runtime.spawn(keeper::run(Arc::downgrade(&shared)));
+        Ok(Producer { handle: Arc::new(Handle { shared }) })
+    }
+
+    fn check(&self) -> Result<(), CallError> {
+        let settings = &self.settings;
+        let invalid = |field, reason: &str| Err(CallError::Invalid { field, reason: reason.to_owned() });
+        if settings.batch_bytes == 0 || settings.batch_messages_max == 0 {
+            return invalid("batch", "a set has at least one message");
+        }
+        if settings.in_flight_max == 0 {
+            return invalid("in_flight_max", "at least one set must be under way");
+        }
+        if settings.buffer_bytes == 0 {
+            return invalid("buffer_bytes", "must be above 0");
+        }
+        if settings.delivery_timeout.is_zero() {
+            return invalid("delivery_timeout", "must be longer than zero");
+        }
+        if let Some(codec) = settings.compression.codec()
+            && !codec.is_enabled()
+        {
+            return invalid("compression", &format!("{codec} is not built in: enable the feature {codec:?}"));
+        }
+        Ok(())
     }
 }
 
-/// Publishes messages. It is cheap to clone; all clones share buffers and connections.
-#[derive(Debug, Clone)]
+/// Publishes messages. It is cheap to clone; all clones share buffers and connections. When the last clone is dropped
+/// without [`Producer::close`], what is not acknowledged is given up.
+#[derive(Clone)]
 pub struct Producer {
-    client: Client,
+    handle: Arc<Handle>,
+}
+
+/// What the clones of a producer share; the tasks hold only what is inside.
+struct Handle {
+    shared: Arc<Shared>,
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.shared.advance_life(Life::Over);
+    }
+}
+
+impl std::fmt::Debug for Producer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Producer").field("stats", &self.stats()).finish_non_exhaustive()
+    }
 }
 
 impl Producer {
     /// Takes a message: it is copied into the set that will be sent. Waits while the buffer is full or the topic is being
-    /// looked up. Await the returned future to learn what became of the message, or drop it.
+    /// looked up. Await the returned future to learn what became of the message, or drop it. Safe to cancel: either the
+    /// message was taken or it was not.
     ///
     /// ```no_run
     /// # async fn example(producer: corelane_client::Producer) -> Result<(), Box<dyn std::error::Error>> {
@@ -254,37 +326,138 @@ impl Producer {
     /// # Ok(()) }
     /// ```
     pub async fn send(&self, record: Record<'_>) -> Result<DeliveryFuture, SendError> {
-        let _ = (&self.client, record);
-        std::future::ready(Err(SendError::Closed)).await
+        let shared = &self.handle.shared;
+        loop {
+            match self.push(&record)? {
+                Push::Taken { delivery, pause } => {
+                    if pause {
+                        tokio::task::yield_now().await;
+                    }
+                    return Ok(delivery);
+                }
+                Push::UnknownTopic => {
+                    self.prepare(record.topic).await?;
+                }
+                Push::Full => {
+                    let mut space = std::pin::pin!(shared.space.notified());
+                    // Whoever is registered before the second look misses no memory that becomes free after it.
+                    space.as_mut().enable();
+                    match self.push(&record)? {
+                        Push::Taken { delivery, .. } => return Ok(delivery),
+                        Push::UnknownTopic => {}
+                        Push::Full => space.await,
+                    }
+                }
+            }
+        }
     }
 
     /// Takes a message if that is possible at once.
     pub fn try_send(&self, record: &Record<'_>) -> Result<DeliveryFuture, TrySendError> {
-        let _ = record;
-        Err(SendError::Closed.into())
+        match self.push(record)? {
+            Push::Taken { delivery, .. } => Ok(delivery),
+            Push::Full => Err(TrySendError::Full),
+            Push::UnknownTopic => {
+                let (producer, topic) = (self.clone(), record.topic.to_owned());
+                self.handle.shared.runtime().spawn(async move { producer.prepare(&topic).await });
+                Err(TrySendError::NotReady)
+            }
+        }
+    }
+
+    fn push(&self, record: &Record<'_>) -> Result<Push, SendError> {
+        let now_ms = if record.timestamp_ms.is_none() { now_ms() } else { 0 };
+        let pushed = self.handle.shared.accumulator().push(record, now_ms)?;
+        Ok(match pushed {
+            Pushed::Taken { delivery, woken, pause } => {
+                if let Some(waker) = woken {
+                    waker.wake();
+                }
+                Push::Taken { delivery, pause }
+            }
+            Pushed::Full => Push::Full,
+            Pushed::UnknownTopic => Push::UnknownTopic,
+        })
     }
 
     /// Looks a topic up, so that [`Producer::try_send`] knows it. Returns how many partitions it has.
     pub async fn prepare(&self, topic: &str) -> Result<u32, SendError> {
-        let _ = topic;
-        std::future::ready(Err(SendError::Closed)).await
+        let shared = &self.handle.shared;
+        if let Some(partitions) = shared.accumulator().has_topic(topic) {
+            return Ok(partitions);
+        }
+        let places = shared.cluster.topic(topic).await;
+        let places = places.map_err(|cause| SendError::Topic { topic: topic.to_owned(), cause })?;
+        shared.learn(&places);
+        Ok(places.partitions.len() as u32)
     }
 
     /// Sends what is waiting, without lingering, and waits until every message taken so far is acknowledged or failed, at
     /// most for `timeout`.
     pub async fn flush(&self, timeout: Duration) -> FlushReport {
-        let _ = timeout;
-        std::future::ready(FlushReport::default()).await
+        let shared = &self.handle.shared;
+        let (woken, target) = {
+            let mut accumulator = shared.accumulator();
+            (accumulator.close_all(), accumulator.next_number())
+        };
+        woken.into_iter().for_each(std::task::Waker::wake);
+        let done = async {
+            loop {
+                let mut progress = std::pin::pin!(shared.progress.notified());
+                progress.as_mut().enable();
+                if shared.accumulator().ended_from() >= target {
+                    return;
+                }
+                progress.await;
+            }
+        };
+        // Running into the time-out is told by the report.
+        let _ = tokio::time::timeout(timeout, done).await;
+        shared.report()
     }
 
     /// Takes no more messages, flushes, and ends the producer. What is not acknowledged when `timeout` is over is given up
-    /// and reported as unsent.
+    /// and reported as unsent. Later calls return the same report.
     pub async fn close(&self, timeout: Duration) -> FlushReport {
-        self.flush(timeout).await
+        let shared = &self.handle.shared;
+        shared.advance_life(Life::Closing);
+        self.flush(timeout).await;
+        shared.advance_life(Life::Over);
+        loop {
+            let mut ended = std::pin::pin!(shared.lane_ended.notified());
+            ended.as_mut().enable();
+            if shared.lanes_alive() == 0 {
+                return shared.report();
+            }
+            ended.await;
+        }
     }
 
     /// Counters.
     pub fn stats(&self) -> ProducerStats {
-        ProducerStats::default()
+        let accumulator = self.handle.shared.accumulator();
+        let counters = &accumulator.counters;
+        ProducerStats {
+            published: counters.published,
+            acknowledged: counters.acknowledged,
+            failed: counters.failed,
+            sets: counters.sets,
+            set_bytes: counters.set_bytes,
+            retries: counters.retries,
+            connections: counters.connections,
+            buffered_bytes: accumulator.buffered_bytes as u64,
+        }
     }
+}
+
+/// What came of a message.
+enum Push {
+    Taken { delivery: DeliveryFuture, pause: bool },
+    Full,
+    UnknownTopic,
+}
+
+fn now_ms() -> i64 {
+    let since_epoch = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since_epoch.map_or(0, |since| since.as_millis() as i64)
 }

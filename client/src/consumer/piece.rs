@@ -1,0 +1,230 @@
+//! Walking over a run of checked messages: plain ones are handed out as they lie, compressed sets are unpacked when their
+//! turn comes, so that only one is unpacked at a time.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use corelane_proto::codec::Codec;
+use corelane_proto::message::{MESSAGE_BYTES_LIMIT, Message};
+use corelane_proto::wrapper;
+
+use super::message::{ConsumedMessage, Source};
+
+/// Messages with lower numbers are not wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct From {
+    pub(super) position: u64,
+    /// Of the first wrapper, what is older than this is not wanted either.
+    pub(super) time_ms: Option<i64>,
+}
+
+/// A run of messages with a place to go on.
+#[derive(Debug)]
+pub(super) struct Piece {
+    source: Arc<Source>,
+    bytes: Bytes,
+    /// The log position of the first byte.
+    position: u64,
+    offset: usize,
+    from: From,
+    inside: Option<Inside>,
+}
+
+/// An unpacked set.
+#[derive(Debug)]
+struct Inside {
+    bytes: Bytes,
+    offset: usize,
+    index: u64,
+    wrapper: u64,
+    wrapper_end: u64,
+    not_before_ms: Option<i64>,
+}
+
+/// What a walk meets.
+#[derive(Debug)]
+pub(super) enum Step {
+    Message(ConsumedMessage),
+    /// A message inside a compressed set whose CRC is wrong.
+    Bad,
+    /// A compressed set that cannot be unpacked.
+    Undecodable {
+        position: u64,
+        reason: String,
+    },
+}
+
+impl Piece {
+    pub(super) fn new(source: Arc<Source>, bytes: Bytes, position: u64, from: From) -> Self {
+        Self { source, bytes, position, offset: 0, from, inside: None }
+    }
+
+    /// The log position behind the last message.
+    pub(super) fn end(&self) -> u64 {
+        self.position + self.bytes.len() as u64
+    }
+
+    /// The next message that is wanted; `None`: the piece is done.
+    #[inline]
+    pub(super) fn next(&mut self) -> Option<Step> {
+        loop {
+            if self.inside.is_some() {
+                match self.next_inside() {
+                    Some(step) => return Some(step),
+                    None => self.inside = None,
+                }
+            }
+            let rest = self.bytes.get(self.offset..).filter(|rest| !rest.is_empty())?;
+            let message = Message::view(rest).expect("a run consists of checked messages");
+            let bytes = message.length() as usize;
+            let id = self.position + self.offset as u64;
+            let codec = message.codec();
+            match codec {
+                Codec::Plain if id >= self.from.position => {
+                    let timestamp_ms = message.timestamp_ms();
+                    let view = self.bytes.slice(self.offset..self.offset + bytes);
+                    self.offset += bytes;
+                    return Some(Step::Message(ConsumedMessage {
+                        source: self.source.clone(),
+                        bytes: view,
+                        position: id,
+                        next_position: id + bytes as u64,
+                        timestamp_ms,
+                    }));
+                }
+                Codec::Plain | Codec::Gap => self.offset += bytes,
+                _ if id + bytes as u64 <= self.from.position => self.offset += bytes,
+                _ => {
+                    let unpacked = self.unpack(&message, id);
+                    self.offset += bytes;
+                    match unpacked {
+                        Ok(inside) => self.inside = Some(inside),
+                        Err(reason) => return Some(Step::Undecodable { position: id, reason }),
+                    }
+                }
+            }
+        }
+    }
+
+    fn unpack(&self, message: &Message<'_>, wrapper: u64) -> Result<Inside, String> {
+        let set = wrapper::unwrap(message, MESSAGE_BYTES_LIMIT).map_err(|error| error.to_string())?;
+        let bytes = match set {
+            Cow::Borrowed(set) => self.bytes.slice_ref(set),
+            Cow::Owned(set) => Bytes::from(set),
+        };
+        Ok(Inside {
+            bytes,
+            offset: 0,
+            index: 0,
+            wrapper,
+            wrapper_end: wrapper + u64::from(message.length()),
+            // Only the wrapper that a look-up by time has found begins with messages that are too old.
+            not_before_ms: self.from.time_ms.filter(|_| wrapper <= self.from.position),
+        })
+    }
+
+    fn next_inside(&mut self) -> Option<Step> {
+        let inside = self.inside.as_mut()?;
+        loop {
+            let rest = inside.bytes.get(inside.offset..).filter(|rest| !rest.is_empty())?;
+            let position = inside.wrapper + inside.index;
+            inside.index += 1;
+            // How the set is cut into messages was checked when it was unpacked; their CRCs were not.
+            let parsed = Message::parse(rest, MESSAGE_BYTES_LIMIT);
+            let Ok(message) = parsed else {
+                let length = rest.first_chunk::<4>().map_or(rest.len(), |bytes| u32::from_le_bytes(*bytes) as usize);
+                inside.offset += length.clamp(1, rest.len());
+                return Some(Step::Bad);
+            };
+            let from = inside.offset;
+            inside.offset += message.length() as usize;
+            let is_last = inside.offset == inside.bytes.len();
+            let timestamp_ms = message.timestamp_ms();
+            if position < self.from.position || inside.not_before_ms.is_some_and(|not_before| timestamp_ms < not_before)
+            {
+                continue;
+            }
+            inside.not_before_ms = None;
+            return Some(Step::Message(ConsumedMessage {
+                source: self.source.clone(),
+                bytes: inside.bytes.slice(from..inside.offset),
+                position,
+                next_position: if is_last { inside.wrapper_end } else { position + 1 },
+                timestamp_ms,
+            }));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use corelane_proto::message::MessageParts;
+    use corelane_proto::set::SetBuilder;
+
+    fn source() -> Arc<Source> {
+        Arc::new(Source { topic: "t".into(), partition: 0 })
+    }
+
+    fn set(values: &[&str], time_ms: i64) -> Bytes {
+        let mut builder = SetBuilder::new();
+        for (index, value) in values.iter().enumerate() {
+            let timestamp_ms = time_ms + index as i64;
+            let value = Some(value.as_bytes());
+            builder.push(&MessageParts { value, timestamp_ms, ..MessageParts::default() }).unwrap();
+        }
+        builder.finish()
+    }
+
+    fn numbers(piece: &mut Piece) -> Vec<(u64, u64, String)> {
+        let mut numbers = Vec::new();
+        while let Some(step) = piece.next() {
+            let Step::Message(message) = step else { panic!("{step:?}") };
+            let value = String::from_utf8(message.value().unwrap().to_vec()).unwrap();
+            numbers.push((message.position(), message.next_position(), value));
+        }
+        numbers
+    }
+
+    #[test]
+    fn messages_of_a_wrapper_are_numbered_from_its_id_and_the_last_one_leads_behind_it() {
+        let wrapped = wrapper::wrap(Codec::StoredSet, &set(&["a", "b", "c"], 0), true).unwrap();
+        let mut log = wrapped.to_vec();
+        log.extend_from_slice(&set(&["d"], 9));
+        let end = 100 + wrapped.len() as u64;
+        let expected = [(100, 101, "a"), (101, 102, "b"), (102, end, "c"), (end, end + 25, "d")]
+            .map(|(number, next, value)| (number, next, value.to_owned()));
+        for from in 0..4 {
+            let position = expected[from].0;
+            let from_position = From { position, time_ms: None };
+            let mut piece = Piece::new(source(), log.clone().into(), 100, from_position);
+            assert_eq!(numbers(&mut piece), expected[from..]);
+            assert_eq!(piece.end(), end + 25);
+        }
+    }
+
+    #[test]
+    fn a_start_by_time_skips_what_is_older_inside_the_wrapper_it_found_only() {
+        let mut log = wrapper::wrap(Codec::StoredSet, &set(&["a", "b", "c"], 10), true).unwrap().to_vec();
+        log.extend_from_slice(&wrapper::wrap(Codec::StoredSet, &set(&["old", "d"], 5), true).unwrap());
+        let mut piece = Piece::new(source(), log.into(), 0, From { position: 0, time_ms: Some(11) });
+        let values: Vec<String> = numbers(&mut piece).into_iter().map(|(.., value)| value).collect();
+        assert_eq!(values, ["b", "c", "old", "d"]);
+    }
+
+    #[test]
+    fn what_cannot_be_unpacked_is_reported_and_the_rest_goes_on() {
+        let mut builder = SetBuilder::new();
+        builder.push(&MessageParts { value: Some(b"x"), ..MessageParts::default() }).unwrap();
+        let inner = builder.finish();
+        let mut damaged = inner.to_vec();
+        damaged[24] ^= 1;
+        let mut log = wrapper::wrap(Codec::StoredSet, &damaged, true).unwrap().to_vec();
+        log.extend_from_slice(&set(&["good"], 0));
+        let mut piece = Piece::new(source(), log.into(), 0, From::default());
+        assert!(matches!(piece.next(), Some(Step::Bad)));
+        assert!(matches!(piece.next(), Some(Step::Message(message)) if message.value() == Some(b"good")));
+        assert!(piece.next().is_none());
+    }
+}

@@ -1,0 +1,514 @@
+//! Where messages become sets: a queue per partition, each message encoded straight into the set that will be sent. One
+//! lock guards it all; a message holds it for about as long as it takes to copy it. Connections (lanes) take sets from
+//! here, and report back how they ended. No I/O, no tasks.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::task::Waker;
+use std::time::Instant;
+
+use bytes::Bytes;
+use corelane_proto::ids::TopicId;
+use corelane_proto::message::MessageParts;
+use corelane_proto::set::SetBuilder;
+
+use super::delivery::{Completion, DeliveryFuture};
+use super::error::{DeliveryError, SendError};
+use super::partitioner::{PartitionChoice, Partitioner, partition_for_key};
+use super::record::Record;
+use super::{Compression, ProducerSettings};
+use crate::cluster::{Place, TopicPlaces};
+
+/// Room that a partition's first set begins with; later ones begin with what the one before them needed.
+const SET_CAPACITY_FIRST: usize = 512;
+
+/// A caller that sends in a loop lets the lanes run whenever so much became ready: sets then leave while they are still in
+/// the processor's cache, and neither latency nor memory grows to the whole buffer.
+const PAUSE_AFTER_BYTES: usize = 64 << 10;
+/// What a set counts for beside its bytes.
+const PAUSE_SET_COST: usize = 1 << 10;
+
+/// A set that is complete.
+#[derive(Debug)]
+pub(super) struct Batch {
+    pub(super) set: Bytes,
+    pub(super) messages: u32,
+    /// What it takes of `buffer_bytes`.
+    pub(super) buffered_bytes: usize,
+    pub(super) completion: Arc<Completion>,
+    /// In the order in which sets were begun, over all partitions.
+    pub(super) number: u64,
+    pub(super) opened: Instant,
+    pub(super) expected_id: Option<u64>,
+    /// Whether compression was tried, and whether it paid.
+    pub(super) packed: bool,
+    pub(super) wrapped: bool,
+}
+
+struct OpenSet {
+    builder: SetBuilder,
+    completion: Arc<Completion>,
+    number: u64,
+    opened: Instant,
+}
+
+pub(super) struct PartitionQueue {
+    pub(super) topic: usize,
+    pub(super) partition: u32,
+    pub(super) epoch: u32,
+    /// The lane that sends it.
+    pub(super) lane: usize,
+    /// The lane that will, as soon as everything under way on the other has landed.
+    pub(super) next_lane: Option<usize>,
+    /// No longer there: what still waits fails with this.
+    pub(super) gone: Option<DeliveryError>,
+    /// Until then its lane is not expected to make progress: messages without a key go elsewhere.
+    pub(super) troubled_until: Option<Instant>,
+    /// It is in its lane's list, or the lane is at work on it.
+    pub(super) listed: bool,
+    open: Option<OpenSet>,
+    pub(super) ready: VecDeque<Batch>,
+    /// Sets closed so far: when it changes, messages without a key go to the next partition.
+    closed_sets: u64,
+    capacity: usize,
+}
+
+pub(super) struct TopicQueue {
+    pub(super) name: Arc<str>,
+    pub(super) topic_id: TopicId,
+    pub(super) message_bytes_max: usize,
+    pub(super) set_bytes_max: usize,
+    pub(super) flush_interval_ms: u64,
+    /// Indices into the accumulator's partitions.
+    pub(super) partitions: Vec<usize>,
+    sticky: u32,
+    sticky_closed_sets: u64,
+}
+
+/// What the accumulator keeps for a lane.
+#[derive(Default)]
+pub(super) struct LaneQueue {
+    /// Partitions that have something new to send.
+    pub(super) listed: VecDeque<usize>,
+    /// Sets that linger: until when, of which partition, which set. In the order of time.
+    pub(super) lingering: VecDeque<(Instant, usize, u64)>,
+    /// Partitions that move away or are gone.
+    pub(super) leaving: Vec<usize>,
+    /// The lane's task, while it sleeps.
+    pub(super) sleeping: Option<Waker>,
+    /// When the sleeping task wakes by itself.
+    pub(super) wakes_at: Option<Instant>,
+}
+
+#[derive(Debug, Default, Clone)]
+pub(super) struct Counters {
+    pub(super) published: u64,
+    pub(super) acknowledged: u64,
+    pub(super) failed: u64,
+    /// Those among the failed that were given up at the end.
+    pub(super) abandoned: u64,
+    pub(super) sets: u64,
+    pub(super) set_bytes: u64,
+    pub(super) retries: u64,
+    pub(super) connections: u64,
+    pub(super) last_error: Option<DeliveryError>,
+}
+
+/// How far the producer's life has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Life {
+    Open,
+    /// Takes no more messages.
+    Closing,
+    /// Gives up what is left.
+    Over,
+}
+
+pub(super) struct Accumulator {
+    settings: Arc<ProducerSettings>,
+    names: HashMap<Arc<str>, usize>,
+    last_topic: usize,
+    pub(super) topics: Vec<TopicQueue>,
+    pub(super) partitions: Vec<PartitionQueue>,
+    pub(super) lanes: Vec<LaneQueue>,
+    lane_of: HashMap<Place, usize>,
+    pub(super) buffered_bytes: usize,
+    pub(super) counters: Counters,
+    pub(super) life: Life,
+    /// Which sets have ended, from set number `ended_from` on; the first one has not.
+    ended: VecDeque<bool>,
+    ended_from: u64,
+    /// What was closed since the caller was last told to pause, see [`PAUSE_AFTER_BYTES`].
+    closed_since_pause: usize,
+}
+
+/// What came of a message.
+pub(super) enum Pushed {
+    /// Taken. `woken`: the task to wake once the lock is released; `pause`: the lanes should get their turn, if they share
+    /// the thread with the caller.
+    Taken { delivery: DeliveryFuture, woken: Option<Waker>, pause: bool },
+    /// The buffer is full.
+    Full,
+    /// The topic must be looked up first.
+    UnknownTopic,
+}
+
+impl Accumulator {
+    pub(super) fn new(settings: Arc<ProducerSettings>) -> Self {
+        Self {
+            settings,
+            names: HashMap::new(),
+            last_topic: 0,
+            topics: Vec::new(),
+            partitions: Vec::new(),
+            lanes: Vec::new(),
+            lane_of: HashMap::new(),
+            buffered_bytes: 0,
+            counters: Counters::default(),
+            life: Life::Open,
+            ended: VecDeque::new(),
+            ended_from: 0,
+            closed_since_pause: 0,
+        }
+    }
+
+    // ---- Taking messages ---------------------------------------------------------------------------------------
+
+    /// Takes a message; `now_ms` is its time if it has none.
+    pub(super) fn push(&mut self, record: &Record<'_>, now_ms: i64) -> Result<Pushed, SendError> {
+        if self.life != Life::Open {
+            return Err(SendError::Closed);
+        }
+        let Some(topic) = self.topic_index(record.topic) else { return Ok(Pushed::UnknownTopic) };
+        let parts = MessageParts {
+            timestamp_ms: record.timestamp_ms.unwrap_or(now_ms),
+            key: record.key,
+            headers: &record.headers,
+            value: record.value,
+            producer: None,
+        };
+        let bytes = parts.encoded_bytes();
+        let limit = self.topics[topic].message_bytes_max.min(self.topics[topic].set_bytes_max);
+        if bytes > limit {
+            return Err(SendError::TooLarge { topic: record.topic.to_owned(), bytes, limit });
+        }
+        // A message that is larger than the whole buffer goes alone.
+        if self.buffered_bytes > 0 && self.buffered_bytes + bytes > self.settings.buffer_bytes {
+            return Ok(Pushed::Full);
+        }
+        let partition = self.choose(topic, record)?;
+        let set_bytes_max = self.set_bytes_max(topic);
+        let mut woken = None;
+        let open_bytes = self.partitions[partition].open.as_ref().map_or(0, |open| open.builder.bytes());
+        if open_bytes > 0 && open_bytes + bytes > set_bytes_max {
+            woken = self.close_set(partition);
+        }
+        let queue = &mut self.partitions[partition];
+        let is_new = queue.open.is_none();
+        let open = match &mut queue.open {
+            Some(open) => open,
+            None => queue.open.insert(OpenSet {
+                builder: SetBuilder::with_capacity(queue.capacity.max(bytes)),
+                completion: Completion::new(queue.partition),
+                number: self.ended_from + self.ended.len() as u64,
+                opened: Instant::now(),
+            }),
+        };
+        let index = open.builder.messages();
+        let offset = match open.builder.push(&parts) {
+            Ok(offset) => offset,
+            Err(error) => {
+                if is_new {
+                    queue.open = None;
+                }
+                return Err(SendError::Invalid { reason: error.to_string() });
+            }
+        };
+        let delivery = DeliveryFuture::new(open.completion.clone(), offset as u32, index);
+        let is_full = index + 1 >= self.settings.batch_messages_max || open.builder.bytes() >= set_bytes_max;
+        self.buffered_bytes += bytes;
+        self.counters.published += 1;
+        if is_new {
+            self.ended.push_back(false);
+        }
+        let also_woken = if is_full {
+            self.close_set(partition)
+        } else if is_new {
+            self.set_opened(partition)
+        } else {
+            None
+        };
+        let pause = self.closed_since_pause >= PAUSE_AFTER_BYTES;
+        if pause {
+            self.closed_since_pause = 0;
+        }
+        Ok(Pushed::Taken { delivery, woken: woken.or(also_woken), pause })
+    }
+
+    /// A compressed set is one message, so that limit holds too.
+    fn set_bytes_max(&self, topic: usize) -> usize {
+        let topic = &self.topics[topic];
+        let set_bytes_max = self.settings.batch_bytes.min(topic.set_bytes_max);
+        match self.settings.compression {
+            Compression::None => set_bytes_max,
+            _ => set_bytes_max.min(topic.message_bytes_max),
+        }
+    }
+
+    fn topic_index(&mut self, name: &str) -> Option<usize> {
+        if self.topics.get(self.last_topic).is_some_and(|topic| &*topic.name == name) {
+            // Gone topics lose their name, so that they are looked up again.
+            return Some(self.last_topic);
+        }
+        let index = *self.names.get(name)?;
+        self.last_topic = index;
+        Some(index)
+    }
+
+    fn choose(&mut self, topic: usize, record: &Record<'_>) -> Result<usize, SendError> {
+        let partitions = self.topics[topic].partitions.len() as u32;
+        let partition = match (record.partition, &self.settings.partitioner, record.key) {
+            (Some(partition), _, _) => partition,
+            (None, Partitioner::ByKey, Some(key)) => partition_for_key(key, partitions.max(1)),
+            (None, Partitioner::ByKey | Partitioner::RoundRobin, _) => self.sticky(topic),
+            (None, Partitioner::Random, _) => self.next_healthy(topic, fastrand::u32(..partitions.max(1))),
+            (None, Partitioner::Custom(choose), key) => {
+                choose(&PartitionChoice { topic: record.topic, key, value: record.value, partitions })
+            }
+        };
+        match self.topics[topic].partitions.get(partition as usize) {
+            Some(&index) => Ok(index),
+            None => Err(SendError::NoSuchPartition { topic: record.topic.to_owned(), partition, partitions }),
+        }
+    }
+
+    /// The same partition until its set is complete, then the next.
+    fn sticky(&mut self, topic: usize) -> u32 {
+        let at = &self.topics[topic];
+        let Some(&current) = at.partitions.get(at.sticky as usize) else { return 0 };
+        let current = &self.partitions[current];
+        if current.closed_sets == at.sticky_closed_sets && current.troubled_until.is_none() {
+            return at.sticky;
+        }
+        let next = self.next_healthy(topic, (at.sticky + 1) % at.partitions.len() as u32);
+        let closed_sets = self.partitions[self.topics[topic].partitions[next as usize]].closed_sets;
+        let at = &mut self.topics[topic];
+        at.sticky = next;
+        at.sticky_closed_sets = closed_sets;
+        next
+    }
+
+    /// The first partition from `from` on that makes progress; `from` if none does.
+    fn next_healthy(&self, topic: usize, from: u32) -> u32 {
+        let partitions = &self.topics[topic].partitions;
+        let count = partitions.len() as u32;
+        let is_healthy = |partition: &u32| {
+            let troubled_until = self.partitions[partitions[*partition as usize]].troubled_until;
+            troubled_until.is_none_or(|until| until <= Instant::now())
+        };
+        (0..count).map(|step| (from + step) % count).find(is_healthy).unwrap_or(from)
+    }
+
+    // ---- Sets --------------------------------------------------------------------------------------------------
+
+    /// A set was begun: its lane must know when to send it.
+    fn set_opened(&mut self, partition: usize) -> Option<Waker> {
+        let queue = &self.partitions[partition];
+        let open = queue.open.as_ref()?;
+        if self.settings.linger.is_zero() {
+            return self.list(partition);
+        }
+        let due = open.opened + self.settings.linger;
+        let lane = &mut self.lanes[queue.lane];
+        lane.lingering.push_back((due, partition, open.number));
+        if lane.wakes_at.is_some_and(|at| at <= due) { None } else { lane.sleeping.take() }
+    }
+
+    /// Ends the open set of a partition.
+    pub(super) fn close_set(&mut self, partition: usize) -> Option<Waker> {
+        let queue = &mut self.partitions[partition];
+        let mut open = queue.open.take()?;
+        let buffered_bytes = open.builder.bytes();
+        queue.capacity = buffered_bytes + buffered_bytes / 16 + 64;
+        queue.closed_sets += 1;
+        self.closed_since_pause += buffered_bytes + PAUSE_SET_COST;
+        queue.ready.push_back(Batch {
+            messages: open.builder.messages(),
+            set: open.builder.finish(),
+            buffered_bytes,
+            completion: open.completion,
+            number: open.number,
+            opened: open.opened,
+            expected_id: None,
+            packed: self.settings.compression == Compression::None,
+            wrapped: false,
+        });
+        self.list(partition)
+    }
+
+    /// Ends the open set if it is still the one that lingered.
+    pub(super) fn close_lingering(&mut self, partition: usize, number: u64) {
+        let is_it = self.partitions[partition].open.as_ref().is_some_and(|open| open.number == number);
+        if is_it {
+            // The lane itself asks, so nobody needs to be woken.
+            let _ = self.close_set(partition);
+        }
+    }
+
+    /// Whether anything of a partition waits here.
+    pub(super) fn has_sets(&self, partition: usize) -> bool {
+        let queue = &self.partitions[partition];
+        !queue.ready.is_empty() || queue.open.is_some()
+    }
+
+    /// The next complete set of a partition; without a linger time also the open one.
+    pub(super) fn take_ready(&mut self, partition: usize) -> Option<Batch> {
+        if self.partitions[partition].ready.is_empty() && self.settings.linger.is_zero() {
+            let _ = self.close_set(partition);
+        }
+        self.partitions[partition].ready.pop_front()
+    }
+
+    /// Ends every open set, so that nothing lingers.
+    pub(super) fn close_all(&mut self) -> Vec<Waker> {
+        (0..self.partitions.len()).filter_map(|partition| self.close_set(partition)).collect()
+    }
+
+    /// Tells the lane of a partition that there is something to do.
+    pub(super) fn list(&mut self, partition: usize) -> Option<Waker> {
+        let queue = &mut self.partitions[partition];
+        if queue.listed {
+            return None;
+        }
+        queue.listed = true;
+        let lane = &mut self.lanes[queue.lane];
+        lane.listed.push_back(partition);
+        lane.sleeping.take()
+    }
+
+    /// A set ended: its memory is free again.
+    pub(super) fn ended(&mut self, batch: &Batch) {
+        self.buffered_bytes -= batch.buffered_bytes;
+        if let Some(ended) = self.ended.get_mut((batch.number - self.ended_from) as usize) {
+            *ended = true;
+        }
+        while self.ended.front() == Some(&true) {
+            self.ended.pop_front();
+            self.ended_from += 1;
+        }
+    }
+
+    /// Every set begun so far has a lower number.
+    pub(super) fn next_number(&self) -> u64 {
+        self.ended_from + self.ended.len() as u64
+    }
+
+    /// Every set below this number has ended.
+    pub(super) fn ended_from(&self) -> u64 {
+        self.ended_from
+    }
+
+    // ---- Topics and lanes --------------------------------------------------------------------------------------
+
+    pub(super) fn has_topic(&self, name: &str) -> Option<u32> {
+        self.names.get(name).map(|&topic| self.topics[topic].partitions.len() as u32)
+    }
+
+    /// Takes fresh knowledge of a topic in. Returns the lanes that are new, and the tasks to wake.
+    pub(super) fn learn(&mut self, places: &TopicPlaces) -> (Vec<(usize, Place)>, Vec<Waker>) {
+        let (mut new_lanes, mut woken) = (Vec::new(), Vec::new());
+        let topic = match self.names.get(&places.name) {
+            Some(&topic) => topic,
+            None => self.add_topic(places),
+        };
+        let at = &mut self.topics[topic];
+        at.topic_id = places.topic_id;
+        at.message_bytes_max = places.message_bytes_max;
+        at.set_bytes_max = places.set_bytes_max;
+        at.flush_interval_ms = places.flush_interval_ms;
+        for (number, place) in places.partitions.iter().enumerate() {
+            let lane = self.lane(place.place, &mut new_lanes);
+            let Some(&index) = self.topics[topic].partitions.get(number) else {
+                self.add_partition(topic, number as u32, place.epoch, lane);
+                continue;
+            };
+            let queue = &mut self.partitions[index];
+            queue.epoch = place.epoch;
+            let target = queue.next_lane.unwrap_or(queue.lane);
+            if target != lane {
+                queue.next_lane = Some(lane);
+                let old = &mut self.lanes[queue.lane];
+                old.leaving.push(index);
+                woken.extend(old.sleeping.take());
+            }
+        }
+        // A topic that was created again under its name may have fewer partitions.
+        let surplus = self.topics[topic].partitions.split_off(places.partitions.len());
+        woken.extend(self.give_up(&surplus));
+        (new_lanes, woken)
+    }
+
+    fn add_topic(&mut self, places: &TopicPlaces) -> usize {
+        let topic = self.topics.len();
+        self.topics.push(TopicQueue {
+            name: places.name.clone(),
+            topic_id: places.topic_id,
+            message_bytes_max: places.message_bytes_max,
+            set_bytes_max: places.set_bytes_max,
+            flush_interval_ms: places.flush_interval_ms,
+            partitions: Vec::new(),
+            // Producers that begin together shall not all begin with the same partition.
+            sticky: fastrand::u32(..(places.partitions.len() as u32).max(1)),
+            sticky_closed_sets: 0,
+        });
+        self.names.insert(places.name.clone(), topic);
+        topic
+    }
+
+    fn add_partition(&mut self, topic: usize, partition: u32, epoch: u32, lane: usize) {
+        self.topics[topic].partitions.push(self.partitions.len());
+        self.partitions.push(PartitionQueue {
+            topic,
+            partition,
+            epoch,
+            lane,
+            next_lane: None,
+            gone: None,
+            troubled_until: None,
+            listed: false,
+            open: None,
+            ready: VecDeque::new(),
+            closed_sets: 0,
+            capacity: SET_CAPACITY_FIRST,
+        });
+    }
+
+    fn lane(&mut self, place: Place, new_lanes: &mut Vec<(usize, Place)>) -> usize {
+        *self.lane_of.entry(place).or_insert_with(|| {
+            self.lanes.push(LaneQueue::default());
+            new_lanes.push((self.lanes.len() - 1, place));
+            self.lanes.len() - 1
+        })
+    }
+
+    /// A topic is gone: what waits for it fails, and its name is looked up again when it is used again.
+    pub(super) fn forget(&mut self, name: &str) -> Vec<Waker> {
+        let Some(topic) = self.names.remove(name) else { return Vec::new() };
+        let partitions = std::mem::take(&mut self.topics[topic].partitions);
+        self.topics[topic].name = Arc::from("");
+        self.give_up(&partitions)
+    }
+
+    fn give_up(&mut self, partitions: &[usize]) -> Vec<Waker> {
+        let mut woken = Vec::new();
+        for &partition in partitions {
+            let _ = self.close_set(partition);
+            let queue = &mut self.partitions[partition];
+            queue.gone = Some(DeliveryError::TopicDeleted);
+            let lane = &mut self.lanes[queue.lane];
+            lane.leaving.push(partition);
+            woken.extend(lane.sleeping.take());
+        }
+        woken
+    }
+}
