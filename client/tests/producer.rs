@@ -274,7 +274,7 @@ async fn flush_with_a_dead_broker_accounts_for_every_message_within_its_deadline
         drop(producer.send(Record::to("t").value(value.as_bytes())).await.unwrap());
     }
     assert!(producer.flush(LONG).await.is_complete());
-    broker.stop();
+    broker.stop().await;
     for index in 0..5000 {
         let value = format!("{index}");
         drop(producer.send(Record::to("t").value(value.as_bytes())).await.unwrap());
@@ -298,7 +298,7 @@ async fn a_restarted_broker_gets_what_waited_for_it() {
     let producer = client.producer().batch_messages_max(2).build().unwrap();
     send_all(&producer, "t", 10).await;
     assert!(producer.flush(LONG).await.is_complete());
-    let topics = broker.stop();
+    let topics = broker.stop().await;
     for index in 10..20 {
         let value = format!("{index:06}");
         drop(producer.send(Record::to("t").partition(0).value(value.as_bytes())).await.unwrap());

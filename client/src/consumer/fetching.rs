@@ -70,7 +70,9 @@ impl<'a> Fetching<'a> {
     /// answered.
     pub(super) async fn run(lane: &'a mut Lane, link: Link) -> (Option<io::Error>, bool) {
         for stream in lane.streams.values_mut() {
+            // What was under way is lost with the connection, also if it was all that was still wanted.
             stream.is_asked = false;
+            stream.is_hungry = false;
         }
         lane.to_ask = lane.streams.keys().copied().collect();
         let mut fetching = Fetching {

@@ -18,7 +18,7 @@ use prost::Message;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
-use tokio::task::AbortHandle;
+use tokio::task::{AbortHandle, JoinHandle};
 
 /// What the broker does about a request.
 #[derive(Debug, Clone)]
@@ -122,7 +122,7 @@ pub(crate) struct FakeBroker {
     state: Arc<Mutex<State>>,
     changed: Arc<Notify>,
     pub(crate) address: String,
-    listener: Arc<AbortHandle>,
+    listener: Arc<Mutex<Option<JoinHandle<()>>>>,
 }
 
 impl FakeBroker {
@@ -167,7 +167,7 @@ impl FakeBroker {
                 handle.send(task.abort_handle()).unwrap();
             }
         });
-        Self { state, changed, address, listener: Arc::new(task.abort_handle()) }
+        Self { state, changed, address, listener: Arc::new(Mutex::new(Some(task))) }
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
@@ -175,8 +175,10 @@ impl FakeBroker {
     }
 
     /// Cuts every connection and listens no more. What it holds is returned for another life.
-    pub(crate) fn stop(&self) -> HashMap<String, Topic> {
-        self.listener.abort();
+    pub(crate) async fn stop(&self) -> HashMap<String, Topic> {
+        let listener = self.listener.lock().unwrap().take().unwrap();
+        listener.abort();
+        let _ = listener.await;
         self.cut_all();
         std::mem::take(&mut self.state().topics)
     }
