@@ -189,11 +189,6 @@ pub struct ShardFile {
 }
 
 impl ShardFile {
-    /// Whether both are clones of one open file.
-    pub fn is_same(&self, other: &Self) -> bool {
-        Rc::ptr_eq(&self.file, &other.file)
-    }
-
     fn call(&self, call: FileCall) -> impl Future<Output = io::Result<()>> + 'static {
         self.ring.run(OnFile { file: Rc::clone(&self.file), call }, |_, _| ())
     }

@@ -20,8 +20,8 @@ use slab::Slab;
 
 use super::accept::{accept_all, take_over_all};
 use super::activity::Ending;
+use super::file_reader::FileReader;
 use super::noise::Noise;
-use super::outgoing::FileReader;
 use super::state::{HandOver, Shard};
 use crate::io::env::ShardEnv;
 use crate::io::signal::Signal;

@@ -183,6 +183,7 @@ impl Connection {
             since_yield += limits::YIELD_COST_BYTES + frame_bytes;
             if since_yield >= limits::YIELD_AFTER_BYTES {
                 since_yield = 0;
+                self.shard.context.env.ring().reap();
                 glommio::executor().yield_now().await;
             }
         }

@@ -6,6 +6,7 @@ mod activity;
 pub mod boot;
 mod connection;
 mod durable;
+mod file_reader;
 mod noise;
 mod outgoing;
 mod partitions;

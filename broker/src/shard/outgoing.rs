@@ -4,19 +4,17 @@
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
-use std::future::{Future, poll_fn};
+use std::future::poll_fn;
 use std::io::{self, IoSlice};
-use std::pin::Pin;
 use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
 
 use bytes::{Buf, BytesMut};
-use corelane_log::env::{BLOCK_BYTES, Chunk, File};
-use corelane_log::{Piece, Shard as LogShard};
+use corelane_log::Piece;
 use corelane_proto::ids::Position;
-use glommio::sync::{Semaphore, StaticPermit};
 
 use super::activity::Activity;
-use crate::io::arena::ShardSlice;
+use super::file_reader::{FileReader, Reading, Staged};
 use crate::io::disk::ShardFile;
 use crate::io::env::ShardEnv;
 use crate::io::signal::Signal;
@@ -26,6 +24,8 @@ use crate::service::context::{LogBytes, Partition, Reply};
 
 /// Slices that one call sends at most.
 const SLICES_MAX: usize = 64;
+/// Bytes after which one call takes no further slice: copying them keeps the shard for so long.
+const SEND_BYTES_MAX: usize = 2 * limits::SEND_PIECE_BYTES;
 
 /// What waits to be sent on one connection.
 pub(super) struct Outgoing {
@@ -42,7 +42,8 @@ pub(super) struct Outgoing {
 struct Queue {
     entries: VecDeque<Entry>,
     bytes: usize,
-    /// The read that fetches what comes after the bytes that are being sent.
+    payloads: u64,
+    /// The read of the first bytes that are not in memory.
     ahead: Option<Ahead>,
 }
 
@@ -53,25 +54,22 @@ enum Entry {
 
 /// Bytes of the log that were promised.
 struct LogPayload {
+    number: u64,
     partition: Partition,
     /// The next byte to send.
     at: Position,
     bytes: usize,
     /// What was read from the disk, next to be sent.
     staged: VecDeque<Staged>,
-    /// Where the rest lies. Empty with `bytes` left: to be asked for again.
+    /// Where what follows lies. With more `bytes` left than these have: to be asked for again.
     pieces: VecDeque<Piece<ShardEnv>>,
 }
 
-struct Staged {
-    slice: ShardSlice,
-    _memory: StaticPermit,
-}
-
+/// A read that is under way for a payload, of the first piece of it that lies in a file.
 struct Ahead {
-    file: ShardFile,
+    number: u64,
     offset: u64,
-    reading: Pin<Box<dyn Future<Output = io::Result<Staged>>>>,
+    reading: Reading,
 }
 
 impl Outgoing {
@@ -112,8 +110,10 @@ impl Outgoing {
         self.push_heads(|out| reply.encode_head(out, correlation));
         let Some(LogBytes { partition, begin, bytes, pieces }) = reply.payload else { return };
         if bytes > 0 {
-            let payload = LogPayload { partition, at: begin, bytes, staged: VecDeque::new(), pieces: pieces.into() };
             let mut queue = self.queue.borrow_mut();
+            queue.payloads += 1;
+            let (number, pieces) = (queue.payloads, pieces.into());
+            let payload = LogPayload { number, partition, at: begin, bytes, staged: VecDeque::new(), pieces };
             queue.bytes += bytes;
             queue.entries.push_back(Entry::Log(payload));
         }
@@ -145,58 +145,76 @@ impl Outgoing {
                 self.filled.wait().await;
                 continue;
             }
-            if self.stage_front().await? {
-                self.read_front().await?;
+            self.look_up().await?;
+            self.read_ahead();
+            let sent = poll_fn(|context| self.poll_send(context)).await?;
+            if sent == 0 {
+                self.finish_read().await?;
+                continue;
             }
-            let sent = poll_fn(|context| {
-                let queue = self.queue.borrow();
-                let mut slices = [IoSlice::new(&[]); SLICES_MAX];
-                let count = queue.gather(&mut slices);
-                if count == 0 {
-                    // The sweep has taken the memory back: look up again.
-                    return std::task::Poll::Ready(Ok(0));
-                }
-                self.socket.poll_send(context, &slices[..count])
-            });
-            let sent = sent.await?;
-            if sent > 0 {
-                self.activity.sent();
-                self.queue.borrow_mut().consume(sent);
-                self.drained.notify();
+            self.activity.sent();
+            self.queue.borrow_mut().consume(sent);
+            self.drained.notify();
+            if sent >= limits::SEND_PIECE_BYTES {
+                glommio::executor().yield_now().await;
             }
         }
     }
 
-    /// Makes sure that it is known where the next bytes lie. Answers whether they must be read from the disk first.
-    async fn stage_front(&self) -> io::Result<bool> {
-        let unknown = self.queue.borrow().front_unknown();
+    /// Sends what is in memory from the front on. 0: nothing is.
+    fn poll_send(&self, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        let polled = {
+            let queue = self.queue.borrow();
+            let mut slices = [IoSlice::new(&[]); SLICES_MAX];
+            let count = queue.gather(&mut slices);
+            if count == 0 {
+                return Poll::Ready(Ok(0));
+            }
+            self.socket.poll_send(context, &slices[..count])
+        };
+        if polled.is_pending() {
+            // The log's memory is not held for a reader that is slower than the socket's buffer.
+            self.queue.borrow_mut().forget_memory();
+        }
+        polled
+    }
+
+    /// Makes sure that it is known where the first bytes of the log lie, those behind a head included.
+    async fn look_up(&self) -> io::Result<()> {
+        let unknown = self.queue.borrow_mut().first_payload().and_then(|payload| payload.unknown());
         if let Some((partition, at, bytes)) = unknown {
             let pieces = partition.read(at, bytes).await.map_err(io::Error::other)?;
-            if let Some(Entry::Log(payload)) = self.queue.borrow_mut().entries.front_mut() {
+            if pieces.is_empty() {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            if let Some(payload) = self.queue.borrow_mut().first_payload() {
                 payload.pieces = pieces.into();
             }
         }
-        Ok(self.queue.borrow().front_in_file().is_some())
+        Ok(())
     }
 
-    /// Reads the front piece from its file, and begins to read what follows.
-    async fn read_front(&self) -> io::Result<()> {
-        let Some((file, offset, bytes)) = self.queue.borrow().front_in_file() else { return Ok(()) };
+    /// Begins to read the first bytes that are not in memory, so that the disk works while the socket does.
+    fn read_ahead(&self) {
+        if self.queue.borrow().ahead.is_some() {
+            return;
+        }
+        let Some((number, (file, offset, bytes))) = self.queue.borrow().first_in_file() else { return };
+        let mut reading = self.reader.start(file, offset, bytes);
+        // An operation starts when its future is polled, and needs nobody to go on.
+        let begun = reading.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        if let Poll::Ready(outcome) = begun {
+            reading = Box::pin(std::future::ready(outcome));
+        }
+        self.queue.borrow_mut().ahead = Some(Ahead { number, offset, reading });
+    }
+
+    /// Waits for the read that is under way and puts its bytes in their place.
+    async fn finish_read(&self) -> io::Result<()> {
         let ahead = self.queue.borrow_mut().ahead.take();
-        let reading = match ahead {
-            Some(ahead) if ahead.offset == offset && ahead.file.is_same(&file) => ahead.reading,
-            _ => self.reader.start(file, offset, bytes),
-        };
-        let staged = reading.await?;
-        let next = self.queue.borrow_mut().stage(staged, offset);
-        if let Some((file, offset, bytes)) = next {
-            let mut reading = self.reader.start(file.clone(), offset, bytes);
-            // Polled once, so that the disk works while the socket does.
-            let reading = match futures_util::poll!(&mut reading) {
-                std::task::Poll::Ready(read) => Box::pin(std::future::ready(read)) as Pin<Box<_>>,
-                std::task::Poll::Pending => reading,
-            };
-            self.queue.borrow_mut().ahead = Some(Ahead { file, offset, reading });
+        if let Some(Ahead { number, offset, reading }) = ahead {
+            let staged = reading.await?;
+            self.queue.borrow_mut().stage(number, offset, staged);
         }
         Ok(())
     }
@@ -205,16 +223,17 @@ impl Outgoing {
 impl Queue {
     /// Fills `slices` from the front with what is in memory; answers how many.
     fn gather<'a>(&'a self, slices: &mut [IoSlice<'a>; SLICES_MAX]) -> usize {
-        let mut count = 0;
+        let (mut count, mut gathered) = (0, 0);
         for entry in &self.entries {
             let (mut known, wanted) = (0, entry.bytes());
             for bytes in entry.in_memory() {
-                if count == SLICES_MAX {
+                if count == SLICES_MAX || gathered >= SEND_BYTES_MAX {
                     return count;
                 }
                 slices[count] = IoSlice::new(bytes);
                 count += 1;
                 known += bytes.len();
+                gathered += bytes.len();
             }
             if known < wanted {
                 break;
@@ -247,39 +266,55 @@ impl Queue {
         }
     }
 
-    /// The next bytes, if it must be asked where they lie: as many as are sent before it is asked again.
-    fn front_unknown(&self) -> Option<(Partition, Position, usize)> {
-        match self.entries.front()? {
-            Entry::Log(payload) if payload.staged.is_empty() && payload.pieces.is_empty() => {
-                Some((payload.partition.clone(), payload.at, payload.bytes.min(limits::SEND_PIECE_BYTES)))
-            }
-            _ => None,
-        }
+    /// The payload at the front, or right behind a head.
+    fn first_payload(&mut self) -> Option<&mut LogPayload> {
+        self.entries.iter_mut().take(2).find_map(|entry| match entry {
+            Entry::Log(payload) => Some(payload),
+            Entry::Bytes(_) => None,
+        })
     }
 
-    /// The front piece, if it lies in a file: as much of it as is read at once.
-    fn front_in_file(&self) -> Option<(ShardFile, u64, usize)> {
-        match self.entries.front()? {
-            Entry::Log(payload) if payload.staged.is_empty() => payload.first_in_file(),
-            _ => None,
-        }
-    }
-
-    /// Puts what was read in front of the rest of its piece; answers what to read next.
-    fn stage(&mut self, staged: Staged, offset: u64) -> Option<(ShardFile, u64, usize)> {
-        let Entry::Log(payload) = self.entries.front_mut()? else { return None };
-        // The sweep may have taken the pieces away meanwhile: then the bytes are looked up again.
-        match payload.pieces.front_mut() {
-            Some(Piece::File { offset: at, bytes, .. }) if *at == offset => {
-                *at += staged.slice.len() as u64;
-                *bytes -= staged.slice.len();
-                if *bytes == 0 {
-                    payload.pieces.pop_front();
+    /// The first piece that is not in memory, as much of it as is read at once, and the payload that it belongs to.
+    fn first_in_file(&self) -> Option<(u64, (ShardFile, u64, usize))> {
+        for entry in &self.entries {
+            if let Entry::Log(payload) = entry {
+                if let Some(piece) = payload.first_in_file() {
+                    return Some((payload.number, piece));
                 }
-                payload.staged.push_back(staged);
-                payload.first_in_file()
+                if payload.known_bytes() < payload.bytes {
+                    return None;
+                }
             }
+        }
+        None
+    }
+
+    /// Puts what was read in front of the rest of its piece, if that is still wanted.
+    fn stage(&mut self, number: u64, offset: u64, staged: Staged) {
+        let payload = self.entries.iter_mut().find_map(|entry| match entry {
+            Entry::Log(payload) if payload.number == number => Some(payload),
             _ => None,
+        });
+        let Some(payload) = payload else { return };
+        // The sweep may have taken the pieces away meanwhile: then the bytes are looked up again.
+        let Some(Piece::File { offset: at, bytes, .. }) = payload.pieces.front_mut() else { return };
+        if *at != offset {
+            return;
+        }
+        *at += staged.slice.len() as u64;
+        *bytes -= staged.slice.len();
+        if *bytes == 0 {
+            payload.pieces.pop_front();
+        }
+        payload.staged.push_back(staged);
+    }
+
+    /// Lets go of the hot tail's memory; what lies in files stays promised.
+    fn forget_memory(&mut self) {
+        for entry in &mut self.entries {
+            if let Entry::Log(payload) = entry {
+                while payload.pieces.pop_back_if(|piece| matches!(piece, Piece::Memory(_))).is_some() {}
+            }
         }
     }
 }
@@ -309,6 +344,18 @@ impl Entry {
 }
 
 impl LogPayload {
+    /// Bytes of which it is known where they lie.
+    fn known_bytes(&self) -> usize {
+        let staged: usize = self.staged.iter().map(|staged| staged.slice.len()).sum();
+        staged + self.pieces.iter().map(Piece::bytes).sum::<usize>()
+    }
+
+    /// The next bytes, if it must be asked where they lie: as many as are sent before it is asked again.
+    fn unknown(&self) -> Option<(Partition, Position, usize)> {
+        let is_unknown = self.staged.is_empty() && self.pieces.is_empty();
+        is_unknown.then(|| (self.partition.clone(), self.at, self.bytes.min(SEND_BYTES_MAX)))
+    }
+
     fn first_in_file(&self) -> Option<(ShardFile, u64, usize)> {
         match self.pieces.front()? {
             Piece::File { file, offset, bytes } => {
@@ -340,39 +387,9 @@ impl LogPayload {
                 }
                 left -= part;
             } else {
-                // The sweep took the memory back after the bytes had gone.
-                return taken;
+                unreachable!("no more was sent than was in memory, {left} bytes were");
             }
         }
         taken
-    }
-}
-
-/// Reads the log's files for the connections of a shard, within a bound of memory.
-pub(super) struct FileReader {
-    log: LogShard<ShardEnv>,
-    memory: Rc<Semaphore>,
-}
-
-impl FileReader {
-    pub(super) fn new(log: LogShard<ShardEnv>, bytes_max: usize) -> Self {
-        let least = limits::SEND_PIECE_BYTES + 2 * BLOCK_BYTES;
-        Self { log, memory: Rc::new(Semaphore::new(bytes_max.max(least) as u64)) }
-    }
-
-    /// Reads `bytes` bytes at `offset`.
-    fn start(&self, file: ShardFile, offset: u64, bytes: usize) -> Pin<Box<dyn Future<Output = io::Result<Staged>>>> {
-        let (log, memory) = (self.log.clone(), Rc::clone(&self.memory));
-        Box::pin(async move {
-            let skip = (offset % BLOCK_BYTES as u64) as usize;
-            let whole = (skip + bytes).next_multiple_of(BLOCK_BYTES);
-            let permit = memory.acquire_static_permit(whole as u64).await.map_err(io::Error::from)?;
-            let chunk = log.allocate_for_reading(whole).await;
-            let read = file.read(&chunk, 0, whole, offset - skip as u64).await?;
-            if read < skip + bytes {
-                return Err(io::ErrorKind::UnexpectedEof.into());
-            }
-            Ok(Staged { slice: chunk.slice(skip..skip + bytes), _memory: permit })
-        })
     }
 }

@@ -11,8 +11,8 @@ use corelane_proto::pb;
 use slab::Slab;
 
 use super::connection::Connection;
+use super::file_reader::FileReader;
 use super::noise::Noise;
-use super::outgoing::FileReader;
 use crate::io::env::ShardEnv;
 use crate::io::signal::Signal;
 use crate::service::context::ShardContext;
