@@ -82,6 +82,18 @@ impl Arrivals {
         self.last_at_ms = now.monotonic_ms;
     }
 
+    /// To be called before the times are written down: a wall clock that was behind when the bytes arrived, and has been set
+    /// since, must not make them older than the monotonic clock knows them to be. Small differences are left alone, so that
+    /// what is written down stays the same as long as nothing happens.
+    pub(crate) fn correct(&mut self, now: Now) {
+        let by_age = |at_ms: i64| now.wall_ms.saturating_sub(now.monotonic_ms.saturating_sub(at_ms));
+        for (recorded_ms, at_ms) in [(&mut self.first_ms, self.first_at_ms), (&mut self.last_ms, self.last_at_ms)] {
+            if by_age(at_ms) > recorded_ms.saturating_add(1000) {
+                *recorded_ms = by_age(at_ms);
+            }
+        }
+    }
+
     /// From what an earlier process wrote down: an arrival in the future counts as now.
     pub(crate) fn recorded(first_ms: i64, last_ms: i64, now: Now) -> Self {
         let last_ms = last_ms.min(now.wall_ms);
@@ -122,6 +134,15 @@ mod tests {
         assert_eq!((arrivals.last_ms, arrivals.last_at_ms), (6_000, 20));
         arrivals.extend(now(30, 900_000_000));
         assert_eq!((arrivals.last_ms, arrivals.last_at_ms), (900_000_000, 30));
+    }
+
+    #[test]
+    fn a_clock_that_was_behind_makes_nothing_old() {
+        let mut arrivals = Arrivals::begin(now(10, 1_000), i64::MIN);
+        for (wall_ms, recorded_ms) in [(1_030, 1_000), (500, 1_000), (900_000, 899_980), (500, 899_980)] {
+            arrivals.correct(now(30, wall_ms));
+            assert_eq!((arrivals.first_ms, arrivals.last_ms), (recorded_ms, recorded_ms));
+        }
     }
 
     #[test]

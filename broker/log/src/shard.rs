@@ -178,6 +178,8 @@ impl<E: Env> Shard<E> {
     /// A file was opened for readers; the oldest is closed when there are too many.
     pub(crate) fn opened_read_file(&self, tenant: Weak<dyn Tenant>, base: u64) {
         let mut files = self.inner.read_files.borrow_mut();
+        // The same file may have been closed and opened again: an old entry would close the new one too early.
+        files.retain(|(other, known)| *known != base || !std::ptr::addr_eq(other.as_ptr(), tenant.as_ptr()));
         files.push_back((tenant, base));
         let oldest = if files.len() > self.inner.tuning.read_files_max { files.pop_front() } else { None };
         drop(files);

@@ -195,7 +195,10 @@ impl<E: Env> Inner<E> {
     pub(super) async fn do_chore(self: Rc<Self>, chore: Chore) {
         let done = match chore.kind {
             ChoreKind::Expire => self.expire(chore.base).await,
-            ChoreKind::LookUp => self.look_up(chore.base).await,
+            ChoreKind::LookUp => {
+                self.look_up(chore.base).await;
+                Ok(())
+            }
             ChoreKind::Trim => self.trim_file(chore.base).await,
             ChoreKind::Summarize => self.summarize(chore.base).await,
             ChoreKind::FlushDir => self.flush_unlinked().await,
@@ -249,7 +252,7 @@ impl<E: Env> Inner<E> {
     }
 
     /// Finds out when the segment's newest bytes arrived: from its summary, or else from its file's modification.
-    async fn look_up(&self, base: u64) -> std::io::Result<()> {
+    async fn look_up(&self, base: u64) {
         let (path, modified_ms, bytes) = {
             let state = self.state.borrow();
             let index = state.segment_index(base);
@@ -258,7 +261,7 @@ impl<E: Env> Inner<E> {
         };
         // One that was written while the segment was active does not know the newest arrival.
         let is_whole = |summary: &Summary| summary.base == base && summary.bytes == bytes;
-        let summary = self.read_summary(&path).await?.filter(is_whole);
+        let summary = self.read_summary(&path).await.filter(is_whole);
         let times = summary.map(|summary| (summary.first_arrival_ms, summary.last_arrival_ms));
         let (first_ms, last_ms) = times.unwrap_or((modified_ms, modified_ms));
         // As seen from the start: whatever the wall clock has done since, nothing gets older by it.
@@ -266,15 +269,18 @@ impl<E: Env> Inner<E> {
         if let Some(segment) = self.state.borrow_mut().closed_mut(base) {
             segment.arrivals = Some(arrivals);
         }
-        Ok(())
     }
 
-    /// Reads a summary; a missing or bad one is `None`.
-    pub(super) async fn read_summary(&self, path: &Path) -> std::io::Result<Option<Summary>> {
+    /// Reads a summary. One that is missing, bad or unreadable is `None`: it is never needed.
+    pub(super) async fn read_summary(&self, path: &Path) -> Option<Summary> {
         match self.shard.env().disk().read_small(path, limits::SUMMARY_BYTES_MAX).await {
-            Ok(content) => Ok(Summary::decode(&content)),
-            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::FileTooLarge) => Ok(None),
-            Err(error) => Err(error),
+            Ok(content) => Summary::decode(&content),
+            Err(error) => {
+                if !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::FileTooLarge) {
+                    tracing::warn!(partition = %self.label, "{} cannot be read, its segment is: {error}", path.display());
+                }
+                None
+            }
         }
     }
 
@@ -309,6 +315,7 @@ impl<E: Env> Inner<E> {
         let Some(index) = index else { return Ok(()) };
         let (path, summary) = {
             let mut state = self.state.borrow_mut();
+            state.correct_arrivals(Now::read(self.shard.env()));
             let at = state.segment_index(base);
             let durable_bytes = state.durable.min(state.segment_end(at)) - base;
             if at + 1 == state.segments.len() {

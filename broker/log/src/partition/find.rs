@@ -279,7 +279,7 @@ impl<E: Env> Inner<E> {
             Some(index) => index.known_from,
             None => end - base,
         };
-        let summary = self.read_summary(&summary).await.map_err(|error| self.read_error(base, &error.to_string()))?;
+        let summary = self.read_summary(&summary).await;
         let summary = summary.filter(|summary| summary.base == base).map(|summary| summary.index);
         let begun = summary.and_then(|index| index.truncated(missing_to));
         let was_whole = begun.as_ref().is_some_and(|index| index.end == missing_to);
@@ -288,7 +288,7 @@ impl<E: Env> Inner<E> {
 
         let mut state = self.state.borrow_mut();
         let Ok(at) = state.segments.binary_search_by_key(&base, |segment| segment.base) else { return Ok(None) };
-        let is_active = at + 1 == state.segments.len();
+        let is_closed = at < state.closed_segments();
         let segment = &mut state.segments[at];
         let whole = match &segment.index {
             Some(known) if known.is_complete() => return Ok(Some(known.clone())),
@@ -296,7 +296,7 @@ impl<E: Env> Inner<E> {
             None => Rc::new(index),
         };
         segment.index = Some(whole.clone());
-        if !is_active {
+        if is_closed {
             segment.facts = Some(Facts::of(&whole));
             segment.needs_summary |= !was_whole;
             state.chores.untidy = state.count_untidy();

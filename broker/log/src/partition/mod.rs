@@ -240,7 +240,8 @@ impl<E: Env> Partition<E> {
     /// What the checkpoint is to say about it now.
     pub fn checkpoint_entry(&self) -> CheckpointEntry {
         let inner = &self.inner;
-        let state = inner.state.borrow();
+        let mut state = inner.state.borrow_mut();
+        state.correct_arrivals(Now::read(inner.shard.env()));
         let active = state.active();
         let arrivals = active.arrivals.filter(|_| state.durable > active.base);
         CheckpointEntry {

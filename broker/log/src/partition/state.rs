@@ -338,6 +338,16 @@ impl<E: Env> State<E> {
         first
     }
 
+    /// See [`Arrivals::correct`].
+    pub(super) fn correct_arrivals(&mut self, now: Now) {
+        // Segments older than these have been written down.
+        let recent = self.segments.len().saturating_sub(3);
+        self.segments
+            .range_mut(recent..)
+            .filter_map(|segment| segment.arrivals.as_mut())
+            .for_each(|arrivals| arrivals.correct(now));
+    }
+
     /// Closes the file that readers use of a closed segment.
     pub(super) fn close_read_file(&mut self, base: u64) {
         let closed = self.closed_segments();
@@ -349,13 +359,14 @@ impl<E: Env> State<E> {
 
     /// Keeps the summaries of a few closed segments only.
     pub(super) fn forget_summaries(&mut self, keep: u64) {
-        let active = self.segments.len() - 1;
+        // One that is not flushed whole cannot be read back yet.
+        let closed = self.closed_segments();
         let loaded = |segment: &Segment<E>| segment.index.is_some() && !segment.needs_summary;
-        let count = self.segments.range(..active).filter(|segment| loaded(segment)).count();
+        let count = self.segments.range(..closed).filter(|segment| loaded(segment)).count();
         if count <= self.tuning.summaries_loaded_max {
             return;
         }
-        let forgotten = self.segments.range_mut(..active).find(|segment| loaded(segment) && segment.base != keep);
+        let forgotten = self.segments.range_mut(..closed).find(|segment| loaded(segment) && segment.base != keep);
         if let Some(segment) = forgotten {
             segment.index = None;
         }
