@@ -49,6 +49,7 @@ async fn topics_keep_their_promises_on_the_embedded_registry() {
     let options = EmbeddedOptions::default();
     let store = EmbeddedStore::open(&dir.path().join("registry.redb"), options).expect("opens");
     store_suite::topics::run_all(&store).await;
+    store_suite::membership::run_all(&store).await;
 }
 
 #[tokio::test]

@@ -5,6 +5,7 @@
 pub mod embedded;
 pub mod epochs;
 pub mod keys;
+pub mod membership;
 pub mod placement;
 pub mod records;
 pub mod store;
