@@ -99,6 +99,8 @@ pub const CONTROL_QUEUE_MAX: usize = 256;
 pub const SHARD_QUEUE_MAX: usize = 1024;
 /// How long a topic call may take on the control thread before it is answered `REGISTRY_UNAVAILABLE`.
 pub const TOPIC_CALL_MAX: Duration = Duration::from_mins(1);
+/// Partitions that one broker makes at a time.
+pub const CREATIONS_AT_A_TIME: usize = 64;
 /// How often creations that died are looked for.
 pub const SWEEP_INTERVAL: Duration = Duration::from_secs(30);
 /// How long the marker of a creation may stand unchanged before the creation counts as dead.
@@ -124,6 +126,8 @@ pub const STORE_QUEUE_MAX: usize = 1_024;
 pub const STORE_GROUP_MAX: usize = 128;
 /// A value's size, in bytes. etcd takes 1.5 MiB a request.
 pub const REGISTRY_VALUE_BYTES_MAX: usize = MIB;
+/// How long a broker waits, on average, before it lists a registry again that did not answer.
+pub const REGISTRY_RETRY: Duration = Duration::from_secs(1);
 /// The life of a broker's own lease: how long it counts as alive after its last sign of life.
 pub const BROKER_LEASE_LIFE: Duration = Duration::from_secs(10);
 
@@ -133,8 +137,10 @@ pub const BROKER_LEASE_LIFE: Duration = Duration::from_secs(10);
 pub const SHARDS_MAX: usize = 256;
 /// The longest time that an orderly stop may take; whatever has not ended then is cut off.
 pub const STOP_MAX: Duration = Duration::from_secs(9);
-/// Bytes of a request to the HTTP page, its headers included. More is answered 431 or closed.
-pub const HTTP_HEAD_BYTES_MAX: usize = 16 * KIB;
+/// Connections to the HTTP page; the next one waits.
+pub const HTTP_CONNECTIONS_MAX: usize = 32;
+/// How long a connection to the HTTP page may last; it is closed then, whatever it does.
+pub const HTTP_CONNECTION_MAX: Duration = Duration::from_mins(1);
 /// How long a page waits for a shard's figures; a shard that does not answer is named as not ready.
 pub const SHARD_ANSWER_MAX: Duration = Duration::from_secs(2);
 
@@ -147,6 +153,8 @@ const _: () = assert!(UNFLUSHED_BYTES_LIMIT >= UNFLUSHED_BYTES_MIN, "the write w
 const _: () = assert!(ARENA_BYTES_MIN >= 2 * (SET_BYTES_LIMIT + BLOCK_BYTES), "the arena holds two largest sets");
 const _: () = assert!(MESSAGE_BYTES_LIMIT <= SET_BYTES_LIMIT, "a message fits into a set");
 const _: () = assert!(2 * TXN_PAGE + 3 <= TXN_OPERATIONS_MAX, "a compare and a write a key fit one transaction");
+const _: () = assert!(FRAME_BYTES_MAX < u32::MAX as usize, "a frame's length fits its field");
+const _: () = assert!(STOP_MAX.as_secs() < 10, "an orderly stop ends within ten seconds");
 const _: () = assert!(
     ARENA_BYTES_MIN / FILE_READS_ARENA_PART >= 2 * SEND_PIECE_BYTES,
     "a file can be read ahead from within its part of the arena"
@@ -154,5 +162,3 @@ const _: () = assert!(
 const _: () = assert!(RECEIVE_BUFFER_BYTES_MIN <= RECEIVE_BUFFER_BYTES_MAX, "a receive buffer grows");
 const _: () = assert!(STOP_ANSWERS_MAX.as_secs() < STOP_MAX.as_secs(), "a stop has time left to flush");
 const _: () = assert!(STUCK_AFTER_S < SEND_MAX_S, "a stuck reader's memory comes back before it is closed");
-const _: () = assert!(FRAME_BYTES_MAX < u32::MAX as usize, "a frame's length fits its field");
-const _: () = assert!(STOP_MAX.as_secs() < 10, "an orderly stop ends within ten seconds");

@@ -13,12 +13,13 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use corelane_proto::ids::{TopicId, TopicName};
+use corelane_proto::ids::{Epoch, TopicId, TopicName};
 use serde::{Deserialize, Serialize};
 
 use crate::config::TopicConfig;
 use crate::env::Disk;
 use crate::limits;
+use crate::names;
 use crate::sealed::{self, SealError};
 
 /// The version of everything in a data directory that this code reads and writes.
@@ -206,6 +207,20 @@ impl<D: Disk> DataDir<D> {
             return Err(DataDirError::Misplaced { path: path.to_owned(), name, topic_id });
         }
         Ok(identity)
+    }
+
+    /// The epoch of a partition's newest segment in a topic's directory; `None`: no segment is there.
+    pub async fn partition_epoch(&self, topic_path: &Path, partition: u32) -> Result<Option<Epoch>, DataDirError> {
+        let path = names::partition_dir(topic_path, partition);
+        let listed = match self.disk.list(&path).await {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            listed => listed.map_err(disk_error("listing", &path))?,
+        };
+        let epochs = listed.iter().filter_map(|entry| match names::classify(&entry.name) {
+            names::FileKind::Segment(_, epoch) => Some(epoch),
+            _ => None,
+        });
+        Ok(epochs.max())
     }
 
     /// Takes a topic's directory out of use: it is renamed, durably, and may be removed any time later. Partitions of it

@@ -1,0 +1,217 @@
+//! Topic calls of clients: checked here, written to the registry, answered once this broker holds what they ask for.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use corelane_proto::frame::Status;
+use corelane_proto::ids::{TopicId, TopicName};
+use corelane_proto::pb;
+
+use super::Control;
+use super::topic_config::{for_new_topic, merge};
+use crate::limits::{TOPIC_CALL_MAX, TOPIC_PARTITIONS_MAX};
+use crate::messages::{Answer, Failure, Metadata, PartitionReport, ToControl, ToShard};
+use crate::registry::placement::{Candidate, place};
+use crate::registry::store::{Store, StoreError};
+use crate::registry::topics::{NewTopic, TopicError};
+use crate::service::invalid_field;
+
+impl From<TopicError> for Failure {
+    fn from(error: TopicError) -> Self {
+        let status = match &error {
+            TopicError::Exists { .. } => Status::TopicExists,
+            TopicError::Unknown { .. } | TopicError::OtherTopic { .. } => Status::UnknownTopic,
+            TopicError::Busy { .. } | TopicError::Swept => Status::Busy,
+            TopicError::Store(error) if error.is_retryable() => Status::RegistryUnavailable,
+            TopicError::Store(StoreError::Failed(_)) => Status::RegistryUnavailable,
+            TopicError::Record { .. } | TopicError::Store(_) => Status::Internal,
+        };
+        Self::new(status, error.to_string())
+    }
+}
+
+impl<S: Store> Control<S> {
+    /// Answers one message of a shard.
+    pub(super) async fn answer(self: Rc<Self>, message: ToControl) {
+        match message {
+            ToControl::CreateTopic { request, answer } => reply(answer, self.create_topic(request)).await,
+            ToControl::AlterTopic { request, answer } => reply(answer, self.alter_topic(request)).await,
+            ToControl::DeleteTopic { request, answer } => reply(answer, self.delete_topic(request)).await,
+            ToControl::DescribeTopic { request, answer } => reply(answer, self.describe_topic(request)).await,
+            // Whoever asked may have gone.
+            ToControl::DescribeCluster { answer } => drop(answer.send(Ok(self.describe_cluster()))),
+        }
+    }
+
+    async fn create_topic(&self, request: pb::CreateTopicRequest) -> Result<pb::CreateTopicResponse, Failure> {
+        let _changing = self.changing.lock().await;
+        let name = topic_name(&request.name)?;
+        if !(1..=TOPIC_PARTITIONS_MAX).contains(&request.partitions) {
+            return Err(invalid_field("partitions", format!("a topic has 1 to {TOPIC_PARTITIONS_MAX} partitions")));
+        }
+        let config = for_new_topic(&self.defaults, &request.config.unwrap_or_default());
+        config.validate().map_err(|error| invalid_field(error.field, error.to_string()))?;
+        if let Some(existing) = self.topics.get(&name).await? {
+            return self.existing(&request.name, request.partitions, request.if_not_exists, existing.record).await;
+        }
+        let places = place(request.partitions, &self.candidates(request.partitions)?);
+        let topic_id = TopicId(fastrand::u128(..).to_be_bytes());
+        let new = NewTopic { name, topic_id, config, places };
+        match self.topics.create(&new).await {
+            Ok(_) => {}
+            Err(TopicError::Exists { .. }) if request.if_not_exists => {
+                let existing = self.topics.get(&new.name).await?;
+                let existing =
+                    existing.ok_or_else(|| Failure::new(Status::Busy, "the topic comes and goes; try again"))?;
+                return self.existing(&request.name, request.partitions, true, existing.record).await;
+            }
+            Err(error) => return Err(error.into()),
+        }
+        tracing::info!(topic = %new.name, %topic_id, partitions = request.partitions, "topic created");
+        let topic = self.wait_topic(&request.name, topic_id).await?;
+        Ok(pb::CreateTopicResponse { topic: Some(topic), created: true })
+    }
+
+    async fn existing(
+        &self,
+        name: &str,
+        partitions: u32,
+        is_welcome: bool,
+        existing: crate::registry::records::TopicRecord,
+    ) -> Result<pb::CreateTopicResponse, Failure> {
+        if !is_welcome || existing.partitions != partitions {
+            let message = format!("a topic named {name} exists, with {} partitions", existing.partitions);
+            return Err(Failure::new(Status::TopicExists, message));
+        }
+        let topic = self.wait_topic(name, existing.topic_id).await?;
+        Ok(pb::CreateTopicResponse { topic: Some(topic), created: false })
+    }
+
+    /// The brokers that can take so many more partitions between them.
+    fn candidates(&self, partitions: u32) -> Result<Vec<Candidate>, Failure> {
+        let view = self.view.borrow();
+        let here = view.partitions_on(self.broker_id);
+        let others = view.alive.keys().any(|id| *id != self.broker_id);
+        if !others && here.saturating_add(partitions) > self.config.partitions_max {
+            let limit = self.config.partitions_max;
+            return Err(invalid_field(
+                "partitions",
+                format!("this broker has {here} partitions and takes {limit} at most; raise its partitions_max"),
+            ));
+        }
+        Ok(view.alive.keys().map(|id| Candidate { broker_id: *id, partitions: view.partitions_on(*id) }).collect())
+    }
+
+    async fn alter_topic(&self, request: pb::AlterTopicRequest) -> Result<pb::AlterTopicResponse, Failure> {
+        let _changing = self.changing.lock().await;
+        let name = topic_name(&request.name)?;
+        let change = request.config.unwrap_or_default();
+        let record = self
+            .topics
+            .alter(&name, |config| {
+                let changed = merge(config, &change);
+                changed.validate().map_err(|error| invalid_field(error.field, error.to_string()))?;
+                Ok::<_, Failure>(changed)
+            })
+            .await?;
+        tracing::info!(topic = %name, topic_id = %record.topic_id, "topic altered");
+        let wanted = super::topic_config::to_pb(&record.config);
+        let is_known = |metadata: &Metadata| {
+            let topic = metadata.topics.get(&request.name)?;
+            (topic.topic_id == record.topic_id.0 && topic.config == Some(wanted)).then(|| Arc::clone(topic))
+        };
+        self.wait_for(is_known).await?;
+        // The shards have it once this broker holds it.
+        self.wait_for(|_| {
+            let hosted = self.hosted.borrow();
+            hosted.get(&record.topic_id).is_none_or(|topic| topic.config == record.config).then_some(())
+        })
+        .await?;
+        let topic = self.wait_topic(&request.name, record.topic_id).await?;
+        Ok(pb::AlterTopicResponse { topic: Some(topic) })
+    }
+
+    async fn delete_topic(&self, request: pb::DeleteTopicRequest) -> Result<pb::DeleteTopicResponse, Failure> {
+        let _changing = self.changing.lock().await;
+        let name = topic_name(&request.name)?;
+        let expected = match request.topic_id.as_slice() {
+            [] => None,
+            id => Some(TopicId::try_from(id).map_err(|error| invalid_field("topic_id", error.to_string()))?),
+        };
+        let topic_id = self.topics.delete(&name, expected).await?;
+        // It is deleted, whether or not this broker is quick to let go of it.
+        let _ = self
+            .wait_for(|metadata| {
+                let is_gone = !metadata.names.contains_key(&topic_id) && !self.hosted.borrow().contains_key(&topic_id);
+                is_gone.then_some(())
+            })
+            .await;
+        Ok(pb::DeleteTopicResponse { topic_id: topic_id.to_vec() })
+    }
+
+    async fn describe_topic(&self, request: pb::DescribeTopicRequest) -> Result<pb::DescribeTopicResponse, Failure> {
+        let name = topic_name(&request.name)?;
+        let topic = self.metadata.borrow().topics.get(name.as_str()).cloned();
+        let mut topic = pb::Topic::clone(&*topic.ok_or(TopicError::Unknown { name })?);
+        let topic_id = TopicId::try_from(topic.topic_id.as_slice()).expect("metadata has whole ids");
+        let mut reports: Vec<PartitionReport> =
+            self.ask_shards(|answer| ToShard::Describe { topic_id, answer }).await.into_iter().flatten().collect();
+        reports.sort_by_key(|report| report.partition);
+        for report in &reports {
+            let Some(partition) = topic.partitions.get_mut(report.partition as usize) else { continue };
+            if let Some(reason) = &report.closed {
+                partition.set_state(pb::PartitionState::ClosedForWrites);
+                partition.reason.clone_from(reason);
+            }
+        }
+        let details = reports.into_iter().map(|report| report.detail).collect();
+        Ok(pb::DescribeTopicResponse { topic: Some(topic), details })
+    }
+
+    fn describe_cluster(&self) -> pb::DescribeClusterResponse {
+        let metadata = self.metadata.borrow();
+        pb::DescribeClusterResponse {
+            cluster_id: metadata.cluster_id.clone(),
+            registry: metadata.registry.to_owned(),
+            brokers: metadata.brokers.clone(),
+            topics: metadata.topics.len() as u32,
+            partitions: metadata.topics.values().map(|topic| topic.partitions.len() as u32).sum(),
+        }
+    }
+
+    /// The topic as clients are told it, once each of its partitions here is served or refused.
+    async fn wait_topic(&self, name: &str, topic_id: TopicId) -> Result<pb::Topic, Failure> {
+        self.wait_for(|metadata| {
+            let topic = metadata.topics.get(name).filter(|topic| topic.topic_id == topic_id.0)?;
+            let is_opening = topic.partitions.iter().any(|p| p.state() == pb::PartitionState::Opening);
+            (!is_opening).then(|| pb::Topic::clone(topic))
+        })
+        .await
+    }
+
+    /// Waits until what clients are told is as wanted.
+    async fn wait_for<T>(&self, wanted: impl Fn(&Metadata) -> Option<T>) -> Result<T, Failure> {
+        let mut metadata = self.metadata.subscribe();
+        let found = async {
+            loop {
+                if let Some(found) = wanted(&metadata.borrow_and_update()) {
+                    return Some(found);
+                }
+                metadata.changed().await.ok()?;
+            }
+        };
+        tokio::time::timeout(TOPIC_CALL_MAX, found).await.ok().flatten().ok_or_else(|| {
+            let message = "written to the registry, but not in force in time; look at the topic again after a pause";
+            Failure::new(Status::RegistryUnavailable, message)
+        })
+    }
+}
+
+async fn reply<T>(answer: Answer<Result<T, Failure>>, call: impl Future<Output = Result<T, Failure>>) {
+    // Whoever asked may have gone; a change goes on all the same.
+    let _ = answer.send(call.await);
+}
+
+fn topic_name(name: &str) -> Result<TopicName, Failure> {
+    TopicName::new(name).map_err(|error| invalid_field("name", error.to_string()))
+}

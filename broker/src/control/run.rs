@@ -1,0 +1,214 @@
+//! The control thread's main loop: follows the registry, answers shards and the HTTP page, keeps the broker's lease alive,
+//! sweeps, notices a shard that has ended; until a signal says stop.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use async_channel::Receiver;
+use corelane_log::blocking::{self, BlockingDisk};
+use corelane_log::checkpoint;
+use corelane_log::data_dir::{DataDir, Identity};
+use tokio::net::TcpListener;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
+
+use super::Control;
+use super::start::{Alive, StartError};
+use crate::limits::{BROKER_LEASE_LIFE, HTTP_CONNECTIONS_MAX, REGISTRY_RETRY, STOP_MAX, SWEEP_INTERVAL};
+use crate::messages::{ToControl, ToShard};
+use crate::registry::membership::Membership;
+use crate::registry::store::{Store, StoreError};
+use crate::registry::topics::Sweeper;
+use crate::registry::view::Follower;
+use crate::shard::boot::Shards;
+use crate::telemetry::http::{self, Question};
+
+/// A broker that is ready.
+pub(super) struct Running<S: Store> {
+    pub(super) control: Rc<Control<S>>,
+    pub(super) follower: Follower<S>,
+    pub(super) calls: Receiver<ToControl>,
+    pub(super) http: Option<TcpListener>,
+    pub(super) shards: Shards,
+    pub(super) membership: Membership<S>,
+    pub(super) alive: Alive,
+    pub(super) identity: Identity,
+}
+
+impl<S: Store> Running<S> {
+    /// Serves until a signal comes, then stops in order.
+    pub(super) async fn run(self) -> Result<(), StartError> {
+        let Self { control, follower, calls, http, shards, membership, mut alive, identity } = self;
+        let (questions, asked) = mpsc::channel(HTTP_CONNECTIONS_MAX);
+        let page = http.map(|http| tokio::task::spawn_local(http::serve(http, questions)));
+        let following = tokio::task::spawn_local(follow(Rc::clone(&control), follower));
+        let answering = tokio::task::spawn_local(answer_calls(Rc::clone(&control), calls));
+        let paging = tokio::task::spawn_local(answer_page(Rc::clone(&control), asked));
+        let sweeping = tokio::task::spawn_local(sweep(Rc::clone(&control)));
+        let outcome = tokio::select! {
+            outcome = until_signal() => outcome,
+            () = keep_alive(&control, &membership, &mut alive) => Ok(()),
+            () = until_shard_ends(&control) => Err(StartError::ShardEnded),
+        };
+        for task in [following, answering, paging, sweeping] {
+            task.abort();
+        }
+        if let Some(page) = page {
+            page.abort();
+        }
+        let stopped = stop(&control, shards, &membership, &alive, identity).await;
+        outcome.and(stopped)
+    }
+}
+
+async fn until_signal() -> Result<(), StartError> {
+    let listen = |kind| signal(kind).map_err(|error| StartError::Check(format!("signals cannot be received: {error}")));
+    let (mut terminate, mut interrupt): (Signal, Signal) =
+        (listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?);
+    let name = tokio::select! {
+        _ = terminate.recv() => "SIGTERM",
+        _ = interrupt.recv() => "SIGINT",
+    };
+    tracing::info!(signal = name, "stopping");
+    Ok(())
+}
+
+/// A shard's thread that is gone takes its end of the channel along.
+async fn until_shard_ends<S: Store>(control: &Control<S>) {
+    let mut tick = interval(Duration::from_secs(1));
+    loop {
+        tick.tick().await;
+        if control.shards.iter().any(async_channel::Sender::is_closed) {
+            return;
+        }
+    }
+}
+
+/// Follows the registry and makes true what it says. A watch that ends is begun anew, from a list.
+async fn follow<S: Store>(control: Rc<Control<S>>, mut follower: Follower<S>) {
+    let mut retry = interval(SWEEP_INTERVAL);
+    retry.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        let seen = tokio::select! {
+            seen = follower.next() => seen,
+            // What failed before is tried again, though nothing has changed.
+            _ = retry.tick() => Ok(()),
+        };
+        if let Err(error) = seen {
+            tracing::warn!(%error, "the registry is listed anew");
+            follower = loop {
+                match Follower::start(&control.store, &control.keys).await {
+                    Ok(follower) => break follower,
+                    Err(error) => tracing::warn!(%error, "the registry cannot be listed"),
+                }
+                tokio::time::sleep(REGISTRY_RETRY.mul_f64(0.5 + fastrand::f64())).await;
+            };
+        }
+        control.view.borrow_mut().clone_from(follower.view());
+        control.reconcile().await;
+    }
+}
+
+async fn answer_calls<S: Store>(control: Rc<Control<S>>, calls: Receiver<ToControl>) {
+    while let Ok(call) = calls.recv().await {
+        tokio::task::spawn_local(Rc::clone(&control).answer(call));
+    }
+}
+
+async fn answer_page<S: Store>(control: Rc<Control<S>>, mut asked: mpsc::Receiver<Question>) {
+    while let Some(question) = asked.recv().await {
+        // Whoever asked may have gone.
+        match question {
+            Question::Metrics(answer) => drop(answer.send(control.metrics().await)),
+            Question::Ready(answer) => drop(answer.send(control.reasons_not_ready().await)),
+        }
+    }
+}
+
+async fn sweep<S: Store>(control: Rc<Control<S>>) {
+    let mut sweeper = Sweeper::default();
+    let mut tick = interval(SWEEP_INTERVAL);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tick.tick().await;
+        match sweeper.sweep(&control.topics, control.since.elapsed()).await {
+            Ok(swept) => {
+                for name in swept {
+                    tracing::warn!(topic = %name, "a creation that had died was taken back");
+                }
+            }
+            Err(error) => tracing::warn!(%error, "creations that died could not be looked for"),
+        }
+    }
+}
+
+/// Keeps this broker among those that run, for ever; says so again under a new lease when the old one has ended.
+async fn keep_alive<S: Store>(control: &Control<S>, membership: &Membership<S>, alive: &mut Alive) {
+    let mut tick = interval(BROKER_LEASE_LIFE / 3);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tick.tick().await;
+        match control.store.keep_alive(alive.lease).await {
+            Ok(_) => {}
+            Err(StoreError::LeaseGone) => {
+                let partitions = control.view.borrow().partitions_on(control.broker_id);
+                match membership.announce(&alive.record(partitions), BROKER_LEASE_LIFE).await {
+                    Ok(Some(lease)) => alive.lease = lease,
+                    Ok(None) => tracing::error!("another broker with this number runs; stop one of them"),
+                    Err(error) => tracing::warn!(%error, "the registry was not told that this broker runs"),
+                }
+            }
+            Err(error) => tracing::warn!(%error, "this broker's lease was not kept alive"),
+        }
+    }
+}
+
+/// Stops in order: the shards accept no more, flush, checkpoint; then the registry hears it.
+async fn stop<S: Store>(
+    control: &Control<S>,
+    shards: Shards,
+    membership: &Membership<S>,
+    alive: &Alive,
+    identity: Identity,
+) -> Result<(), StartError> {
+    let deadline = Instant::now() + STOP_MAX;
+    let mut stopping = Vec::new();
+    for shard in &control.shards {
+        let (answer, stopped) = oneshot::channel();
+        let told = tokio::select! {
+            told = shard.send(ToShard::Stop { answer }) => told.is_ok(),
+            () = sleep_until(deadline) => false,
+        };
+        stopping.push((told, stopped));
+    }
+    let mut is_clean = true;
+    for (told, stopped) in stopping {
+        let clean = async { told && stopped.await.unwrap_or(false) };
+        is_clean &= tokio::time::timeout_at(deadline, clean).await.unwrap_or(false);
+    }
+    let shard_count = shards.senders.len() as u32;
+    if is_clean {
+        let joined = tokio::task::spawn_blocking(move || shards.join());
+        is_clean = matches!(tokio::time::timeout_at(deadline, joined).await, Ok(Ok(Ok(()))));
+    }
+    if let Err(error) = membership.revoke(alive.lease).await {
+        tracing::warn!(%error, "the registry was not told of the stop");
+    }
+    note_stop(control, identity, shard_count, is_clean);
+    tracing::info!(is_clean, "stopped");
+    if is_clean { Ok(()) } else { Err(StartError::UncleanStop) }
+}
+
+/// The directory remembers how far this broker has seen the registry.
+fn note_stop<S: Store>(control: &Control<S>, mut identity: Identity, shards: u32, is_clean: bool) {
+    let data = &control.config.data;
+    identity.registry_revision = identity.registry_revision.max(control.view.borrow().revision);
+    if let Err(error) = blocking::run(DataDir::new(BlockingDisk, data).set_identity(&identity)) {
+        tracing::warn!(%error, "the identity file could not be brought up to date");
+    }
+    // Those of shards that are no more say nothing that the others' do not, once every partition stopped clean.
+    if is_clean && let Err(error) = blocking::run(checkpoint::remove_beyond(&BlockingDisk, data, shards)) {
+        tracing::warn!(%error, "old checkpoints could not be removed");
+    }
+}
