@@ -94,11 +94,11 @@ impl Arrivals {
         }
     }
 
-    /// From what an earlier process wrote down: an arrival in the future counts as now.
+    /// From what an earlier process wrote down: an arrival in the future counts as now, but stays what it is, for it may be
+    /// this life's clock that is wrong.
     pub(crate) fn recorded(first_ms: i64, last_ms: i64, now: Now) -> Self {
-        let last_ms = last_ms.min(now.wall_ms);
         let first_ms = first_ms.min(last_ms);
-        let on_monotonic = |wall_ms: i64| now.monotonic_ms.saturating_sub(now.wall_ms.saturating_sub(wall_ms));
+        let on_monotonic = |wall_ms: i64| now.monotonic_ms.saturating_sub(now.wall_ms.saturating_sub(wall_ms).max(0));
         Self { first_ms, last_ms, first_at_ms: on_monotonic(first_ms), last_at_ms: on_monotonic(last_ms) }
     }
 }
@@ -148,7 +148,7 @@ mod tests {
     #[test]
     fn an_arrival_in_the_future_counts_as_now() {
         let arrivals = Arrivals::recorded(1_000, 99_000, now(50, 3_000));
-        assert_eq!((arrivals.first_ms, arrivals.last_ms), (1_000, 3_000));
+        assert_eq!((arrivals.first_ms, arrivals.last_ms), (1_000, 99_000));
         assert_eq!((arrivals.first_at_ms, arrivals.last_at_ms), (-1_950, 50));
     }
 }

@@ -48,7 +48,7 @@ impl<E: Env> Partition<E> {
                 return Err(KeepError::OutOfRange { start: Position(state.start()), end: Position(state.end) });
             }
             state.chores.trim_to = state.chores.trim_to.max(to.0);
-            state.chores.not_before = Duration::ZERO;
+            state.chores.expiry_rests_until = Duration::ZERO;
             state.chores.failures
         };
         loop {
@@ -145,31 +145,10 @@ impl<E: Env> State<E> {
         })
     }
 
-    /// What is to be tidied up next.
+    /// What is to be done next, unless something failed and rests.
     pub(super) fn next_chore(&self, now: Now) -> Option<Chore> {
-        let chore = |segment: &Segment<E>, kind| Some(Chore { base: segment.base, kind });
-        if self.chores.is_unlinked {
-            return chore(&self.segments[0], ChoreKind::FlushDir);
-        }
-        if let Some(oldest) = self.oldest_closed() {
-            if oldest.end <= self.chores.trim_to || is_expired(&self.config, oldest, self.durable, now.monotonic_ms) {
-                return chore(&self.segments[0], ChoreKind::Expire);
-            }
-            if self.config.retention_ms > 0 && oldest.last_at_ms.is_none() {
-                return chore(&self.segments[0], ChoreKind::LookUp);
-            }
-        }
-        let active = self.active();
-        let grown = self.durable.saturating_sub(active.base).saturating_sub(self.chores.summarized_to);
-        if self.rolling == Rolling::No && grown >= self.tuning.summary_step_bytes {
-            return chore(active, ChoreKind::Summarize);
-        }
-        if self.chores.untidy == 0 {
-            return None;
-        }
-        let mut closed = self.segments.range(..self.closed_segments());
-        let untidy = closed.find(|segment| segment.needs_trim || segment.needs_summary)?;
-        chore(untidy, if untidy.needs_trim { ChoreKind::Trim } else { ChoreKind::Summarize })
+        let expiry = self.next_expiry(now).filter(|_| now.monotonic >= self.chores.expiry_rests_until);
+        expiry.or_else(|| self.next_tidying().filter(|_| now.monotonic >= self.chores.tidying_rests_until))
     }
 
     /// When the next chore is due, if there is one to come.
@@ -177,11 +156,43 @@ impl<E: Env> State<E> {
         if self.chores.is_busy {
             return None;
         }
-        if self.next_chore(now).is_some() {
-            return Some(self.chores.not_before.max(now.monotonic));
+        let expiry = if self.next_expiry(now).is_some() {
+            Some(self.chores.expiry_rests_until)
+        } else {
+            let at_ms = self.oldest_closed().and_then(|oldest| expires_at_ms(&self.config, oldest));
+            at_ms.map(|at_ms| Duration::from_millis(at_ms.max(0) as u64))
+        };
+        let tidying = self.next_tidying().map(|_| self.chores.tidying_rests_until);
+        expiry.into_iter().chain(tidying).min().map(|at| at.max(now.monotonic))
+    }
+
+    /// What makes room: it never waits for what only tidies up.
+    fn next_expiry(&self, now: Now) -> Option<Chore> {
+        let chore = |kind| Some(Chore { base: self.start(), kind });
+        if self.chores.is_unlinked {
+            return chore(ChoreKind::FlushDir);
         }
-        let at_ms = expires_at_ms(&self.config, self.oldest_closed()?)?;
-        Some(Duration::from_millis(at_ms.max(0) as u64).max(self.chores.not_before))
+        let oldest = self.oldest_closed()?;
+        if oldest.end <= self.chores.trim_to || is_expired(&self.config, oldest, self.durable, now.monotonic_ms) {
+            return chore(ChoreKind::Expire);
+        }
+        let is_unknown = self.config.retention_ms > 0 && oldest.last_at_ms.is_none();
+        if is_unknown { chore(ChoreKind::LookUp) } else { None }
+    }
+
+    fn next_tidying(&self) -> Option<Chore> {
+        let active = self.active();
+        let grown = self.durable.saturating_sub(active.base).saturating_sub(self.chores.summarized_to);
+        if self.rolling == Rolling::No && grown >= self.tuning.summary_step_bytes {
+            return Some(Chore { base: active.base, kind: ChoreKind::Summarize });
+        }
+        if self.chores.untidy == 0 {
+            return None;
+        }
+        let mut closed = self.segments.range(..self.closed_segments());
+        let untidy = closed.find(|segment| segment.needs_trim || segment.needs_summary)?;
+        let kind = if untidy.needs_trim { ChoreKind::Trim } else { ChoreKind::Summarize };
+        Some(Chore { base: untidy.base, kind })
     }
 
     /// The closed segment at `base`, if it is still there.
@@ -209,9 +220,15 @@ impl<E: Env> Inner<E> {
         if let Err(error) = done {
             let what = format!("{:?} of the segment at {}", chore.kind, chore.base);
             tracing::warn!(partition = %self.label, "{what} failed and is tried again later: {error}");
-            state.chores.failures += 1;
-            state.chores.last_failure = error.to_string();
-            state.chores.not_before = now + self.shard.tuning().housekeeping_retry;
+            let until = now + self.shard.tuning().housekeeping_retry;
+            match chore.kind {
+                ChoreKind::Trim | ChoreKind::Summarize => state.chores.tidying_rests_until = until,
+                ChoreKind::Expire | ChoreKind::LookUp | ChoreKind::FlushDir => {
+                    state.chores.expiry_rests_until = until;
+                    state.chores.failures += 1;
+                    state.chores.last_failure = error.to_string();
+                }
+            }
         }
         state.chores.untidy = state.count_untidy();
         drop(state);

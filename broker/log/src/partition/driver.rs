@@ -138,7 +138,7 @@ impl<E: Env> Inner<E> {
         {
             return Some(action);
         }
-        if state.ending.is_some() || state.chores.is_busy || now.monotonic < state.chores.not_before {
+        if state.ending.is_some() || state.chores.is_busy {
             return None;
         }
         let chore = state.next_chore(now)?;

@@ -120,8 +120,10 @@ pub(super) enum Rolling {
 #[derive(Default)]
 pub(super) struct Chores {
     pub(super) is_busy: bool,
-    /// Not before this, after a failure.
-    pub(super) not_before: Duration,
+    /// Until then nothing is deleted, after a failure.
+    pub(super) expiry_rests_until: Duration,
+    /// Until then nothing is trimmed or summarised, after a failure.
+    pub(super) tidying_rests_until: Duration,
     /// Segments that are to be trimmed or summarised.
     pub(super) untidy: usize,
     /// An operator's wish: segments that end at or below it go.
@@ -130,7 +132,7 @@ pub(super) struct Chores {
     pub(super) summarized_to: u64,
     /// A segment was unlinked, and the directory was not flushed since.
     pub(super) is_unlinked: bool,
-    /// Failures so far, and the last one.
+    /// Failures to delete so far, and the last one.
     pub(super) failures: u64,
     pub(super) last_failure: String,
 }

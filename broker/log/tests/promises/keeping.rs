@@ -1,0 +1,105 @@
+//! Keeping: retention by age and size, clocks that jump, trim.
+
+use std::time::Duration;
+
+use corelane_log::env::Env;
+use corelane_log::{KeepError, TopicConfig};
+use corelane_proto::ids::Position;
+
+use crate::kit::*;
+
+const MINUTE: Duration = Duration::from_mins(1);
+
+#[test]
+fn data_expires_by_age_without_a_restart_and_the_ids_go_on() {
+    over_seeds(|seed| {
+        let machine = Machine::new(seed);
+        machine.run(async {
+            let log = machine.create(with_config(|config| config.retention_ms = 60_000)).await;
+            let began = machine.env.monotonic();
+            let end = publish_durably(&log, &set(1, &[100])).await.next;
+            machine.eventually("the active segment is rolled and goes", || log.bounds().start == end).await;
+            assert!(machine.since(began) >= MINUTE, "not before its time");
+            let next = publish_durably(&log, &set(2, &[100])).await;
+            assert_eq!(next.first, end);
+            log.configure(TopicConfig { retention_ms: 1_000, ..with_config(|_| ()).config }).unwrap();
+            machine.eventually("a new setting holds", || log.bounds().start == next.next).await;
+            assert_eq!(log.stats().segments, 1);
+        });
+    });
+}
+
+#[test]
+fn a_wall_clock_that_jumps_deletes_nothing_and_stops_nothing() {
+    over_seeds(|seed| {
+        let machine = Machine::new(seed);
+        machine.run(async {
+            let log = machine.create(with_config(|config| config.retention_ms = 60_000)).await;
+            publish_durably(&log, &set(1, &[100])).await;
+            machine.env.jump_wall_ms(1_000_000_000);
+            let began = machine.env.monotonic();
+            let end = publish_durably(&log, &set(1, &[100])).await.next;
+            machine.env.sleep(MINUTE / 2).await;
+            machine.env.jump_wall_ms(-2_000_000_000);
+            machine.eventually("time goes on", || log.bounds().start == end).await;
+            assert!(machine.since(began) >= MINUTE, "nothing is older for it");
+        });
+    });
+}
+
+#[test]
+fn the_oldest_segments_go_when_there_is_too_much() {
+    over_seeds(|seed| {
+        let machine = Machine::new(seed);
+        machine.run(async {
+            let log = machine.create(with_config(|config| config.retention_bytes = 100_000)).await;
+            for number in 0..60 {
+                publish_durably(&log, &set(number, &[8000])).await;
+            }
+            let kept = || log.bounds().end - log.bounds().start;
+            machine.eventually("the rest is a segment more than was asked for", || kept() < 100_000 + (64 << 10)).await;
+            assert!(kept() >= 100_000, "{} bytes are kept", kept());
+        });
+    });
+}
+
+#[test]
+fn a_trim_is_durable_when_it_is_answered() {
+    over_seeds(|seed| {
+        let machine = Machine::new(seed);
+        let start = std::cell::Cell::new(Position(0));
+        let machine = machine.run_and_return(async |machine: &Machine| {
+            let log = machine.create(options()).await;
+            for number in 0..40 {
+                publish_durably(&log, &set(number, &[8000])).await;
+            }
+            assert_eq!(log.trim(Position(10)).await.unwrap(), Position(0));
+            start.set(log.trim(Position(200_000)).await.unwrap());
+            assert!(start.get() > Position(100_000));
+            assert!(matches!(log.trim(Position(1_000_000)).await, Err(KeepError::OutOfRange { .. })));
+        });
+        let machine = machine.power_cut();
+        machine.run(async {
+            let (log, _) = machine.open(options()).await;
+            assert_eq!(log.bounds().start, start.get());
+        });
+    });
+}
+
+#[test]
+fn a_segment_is_closed_when_its_first_message_is_old() {
+    over_seeds(|seed| {
+        let machine = Machine::new(seed);
+        machine.run(async {
+            let log = machine.create(with_config(|config| config.segment_ms = 60_000)).await;
+            machine.env.sleep(2 * MINUTE).await;
+            assert_eq!(log.stats().segments, 1, "an empty segment is never old");
+            for segments in 2..5 {
+                let began = machine.env.monotonic();
+                publish_durably(&log, &set(1, &[100])).await;
+                machine.eventually("a new segment begins", || log.stats().segments == segments).await;
+                assert!(machine.since(began) >= MINUTE, "not before its time");
+            }
+        });
+    });
+}

@@ -1,0 +1,147 @@
+//! Opening: what is refused, what is reported, what recovery keeps.
+
+use corelane_log::env::{Disk, Env};
+use corelane_log::sim::Faults;
+use corelane_log::{AppendError, ClosedReason, OpenError, PartitionOptions};
+use corelane_proto::ids::Position;
+
+use crate::kit::*;
+
+/// A machine whose log holds `sets` sets of one message of 8,000 bytes, closed in order.
+fn with_log(seed: u64, sets: u8) -> Machine {
+    let machine = Machine::new(seed);
+    let machine = machine.run_and_return(async |machine: &Machine| {
+        let log = machine.create(options()).await;
+        for number in 0..sets {
+            publish_durably(&log, &set(number, &[8000])).await;
+        }
+        log.close().await.unwrap();
+    });
+    machine.power_cut()
+}
+
+#[test]
+fn a_log_is_made_once_and_an_empty_attempt_is_taken_over() {
+    let machine = with_log(1, 0);
+    machine.run(async {
+        let log = machine.create(options()).await;
+        publish_durably(&log, &set(1, &[1])).await;
+        log.close().await.unwrap();
+        let again = corelane_log::Partition::create(&machine.shard, topic_dir(), &options()).await;
+        assert!(matches!(again.err(), Some(OpenError::Exists { .. })));
+    });
+}
+
+#[test]
+fn what_is_missing_or_of_another_epoch_is_refused() {
+    let machine = with_log(2, 20);
+    machine.run(async {
+        let other = PartitionOptions { partition: 9, ..options() };
+        machine.env.disk().create_dir(&topic_dir().join("9")).await.unwrap();
+        assert!(matches!(machine.try_open(other, None).await.err(), Some(OpenError::Missing { .. })));
+        let next = PartitionOptions { epoch: epoch(2), ..options() };
+        assert!(matches!(machine.try_open(next, None).await.err(), Some(OpenError::Epoch { .. })));
+        let segments: Vec<_> =
+            machine.sim.disk().paths().into_iter().filter(|p| p.extension().is_some_and(|e| e == "log")).collect();
+        assert!(segments.len() > 2);
+        machine.env.disk().remove_file(&segments[1]).await.unwrap();
+        assert!(matches!(machine.try_open(options(), None).await.err(), Some(OpenError::Gap { .. })));
+    });
+}
+
+#[test]
+fn files_that_are_not_ours_are_named_and_left_alone() {
+    let machine = with_log(3, 3);
+    machine.run(async {
+        let path = partition_dir().join("README");
+        machine.env.disk().replace_small(&path, b"hands off".to_vec()).await.unwrap();
+        let (log, report) = machine.open(options()).await;
+        assert_eq!(report.foreign, ["README"]);
+        log.close().await.unwrap();
+        assert_eq!(machine.sim.disk().content(&path).unwrap(), b"hands off");
+    });
+}
+
+#[test]
+fn a_newer_version_is_refused_but_a_torn_header_is_not_one() {
+    let machine = with_log(4, 2);
+    let path = segment_path(0);
+    let second = 8024;
+    // A version of 9 under its old CRC is a torn message, not a newer one: the tail ends before it.
+    machine.sim.disk().hurt(&path, second + 8..second + 9, |_| 9);
+    machine.run(async {
+        let (log, report) = machine.open(options()).await;
+        assert_eq!((report.end, report.cut.is_some()), (Position(second), true));
+        log.close().await.unwrap();
+    });
+    let machine = with_log(5, 2);
+    let mut message = machine.sim.disk().content(&path).unwrap()[second as usize..2 * second as usize].to_vec();
+    message[8] = 9;
+    let crc = crc32fast::hash(&message[8..]).to_le_bytes();
+    machine.sim.disk().hurt(&path, second + 8..second + 9, |_| 9);
+    for (index, byte) in crc.into_iter().enumerate() {
+        let at = second + 4 + index as u64;
+        machine.sim.disk().hurt(&path, at..at + 1, |_| byte);
+    }
+    machine.run(async {
+        match machine.try_open(options(), None).await.err() {
+            Some(OpenError::NewerVersion { at, version, .. }) => assert_eq!((at.0, version), (second, 9)),
+            other => panic!("a newer version was expected, not {other:?}"),
+        }
+    });
+}
+
+#[test]
+fn a_torn_tail_is_cut_with_a_copy_and_without_room_for_it_the_partition_serves_closed() {
+    let machine = with_log(6, 3);
+    let (path, third) = (segment_path(0), 2 * 8024);
+    let tail = machine.sim.disk().content(&path).unwrap()[third..].to_vec();
+    machine.sim.disk().hurt(&path, third as u64 + 100..third as u64 + 101, |old| !old);
+    let used = machine.sim.disk().bytes_used();
+    machine.sim.disk().set_faults(Faults { capacity_bytes: used, ..Faults::default() });
+    let machine = machine.run_and_return(async |machine: &Machine| {
+        let (log, report) = machine.open(options()).await;
+        assert_eq!((report.end.0, report.cut), (third as u64, None));
+        let refused = log.landing(10).await.err();
+        assert!(matches!(refused, Some(AppendError::Closed(ClosedReason::NoRoomForCopy { .. }))), "{refused:?}");
+        assert_eq!(machine.read(&log, 0).await.len(), third);
+        let _refused = log.close().await;
+    });
+    let machine = machine.power_cut();
+    machine.sim.disk().set_faults(Faults::default());
+    machine.run(async {
+        let (log, report) = machine.open(options()).await;
+        let (copy, bytes) = report.cut.expect("a torn tail is cut");
+        let copied = machine.sim.disk().content(&copy).unwrap();
+        assert_eq!((copied.len() as u64, report.end.0), (bytes, third as u64));
+        assert_eq!((&copied[..100], &copied[101..]), (&tail[..100], &tail[101..copied.len()]));
+        let next = publish_durably(&log, &set(9, &[50])).await;
+        assert_eq!(next.first.0, third as u64);
+    });
+}
+
+#[test]
+fn damage_below_the_checkpoint_is_kept_and_the_log_goes_on_behind_it() {
+    let machine = with_log(7, 3);
+    let floor = machine.run(async {
+        let (log, _) = machine.open(options()).await;
+        let floor = log.checkpoint_entry();
+        log.close().await.unwrap();
+        floor
+    });
+    // Zeros from the last message on: without the checkpoint that would be the normal end.
+    machine.sim.disk().hurt(&segment_path(0), 2 * 8024..3 * 8024, |_| 0);
+    machine.run(async {
+        let (log, report) = machine.try_open(options(), Some(floor)).await.unwrap();
+        assert_eq!(report.damage, Some(Position(2 * 8024)));
+        let bounds = log.bounds();
+        assert!(bounds.end >= floor.durable_end && bounds.start == Position(0));
+        let next = publish_durably(&log, &set(9, &[50])).await;
+        assert_eq!(next.first, bounds.end);
+        assert_eq!(log.seek(Position(8024)).await.unwrap(), Position(8024));
+        let good = log.find(corelane_log::Target::GoodAfter(Position(2 * 8024))).await.unwrap();
+        assert_eq!(good, floor.durable_end);
+        let good = log.find(corelane_log::Target::GoodAfter(good)).await.unwrap();
+        assert_eq!(good, bounds.end);
+    });
+}
