@@ -1,0 +1,53 @@
+//! What works without a broker: help, completions, wrong arguments.
+
+use corelane_testkit::run;
+
+use crate::{DEADLINE, corelane};
+
+#[test]
+fn wrong_arguments_end_with_2_and_a_message_on_standard_error() {
+    for args in [
+        &[][..],
+        &["nonsense"],
+        &["consume"],
+        &["consume", "t", "--from", "someday"],
+        &["consume", "t", "--format", "vlaue"],
+        &["consume", "t", "--last", "5", "--from", "latest"],
+        &["produce", "t", "--key", "k", "--key-separator", ":"],
+        &["produce", "t", "--compression", "rar"],
+        &["topic", "create", "t", "--partitions", "0"],
+        &["topic", "create", "t", "--retention", "7"],
+        &["--timeout", "0s", "topic", "list"],
+    ] {
+        let finished = run(corelane().args(args), DEADLINE);
+        assert_eq!(finished.status.code(), Some(2), "{args:?}");
+        assert_eq!(finished.text(), "", "{args:?}");
+        assert!(!finished.stderr.is_empty(), "{args:?}");
+    }
+}
+
+#[test]
+fn an_alteration_without_a_setting_fails_before_it_connects() {
+    let finished = run(corelane().args(["topic", "alter", "t"]), DEADLINE);
+    assert_eq!(finished.status.code(), Some(1));
+    assert!(finished.stderr.contains("nothing to alter"), "{}", finished.stderr);
+}
+
+#[test]
+fn completions_are_scripts_that_the_shell_accepts() {
+    let script = run(corelane().args(["completions", "bash"]), DEADLINE).success();
+    let mut syntax_check = std::process::Command::new("bash");
+    corelane_testkit::run_with_input(syntax_check.arg("-n"), &script.stdout, DEADLINE).success();
+    for shell in ["zsh", "fish", "elvish", "powershell"] {
+        let script = run(corelane().args(["completions", shell]), DEADLINE).success().text();
+        assert!(script.contains("describe"), "{shell}");
+    }
+}
+
+#[test]
+fn help_shows_examples() {
+    for args in [&["--help"][..], &["produce", "--help"], &["consume", "--help"], &["topic", "create", "--help"]] {
+        let help = run(corelane().args(args), DEADLINE).success().text();
+        assert!(help.contains("Examples:\n  corelane"), "{args:?}: {help}");
+    }
+}
