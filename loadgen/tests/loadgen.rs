@@ -1,9 +1,9 @@
 //! The load generator as its users meet it: the real binary against a real broker.
 
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use corelane_testkit::{Broker, BrokerOptions, Finished, TestDir, bin, run, wait_for};
+use corelane_testkit::{Broker, BrokerOptions, Finished, TestDir, run, wait_for};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
@@ -98,32 +98,42 @@ fn an_unknown_topic_and_a_dead_address_are_errors() {
     assert!(message.contains(&broker.addr().to_string()), "{message}");
 }
 
-#[test]
-fn ctrl_c_ends_a_run_with_its_report() {
-    let broker = Broker::start(BrokerOptions::new());
-    let mut command = Command::new(bin("corelane-loadgen"));
-    command
-        .args([
-            "both",
-            "--topic",
-            "t",
-            "--create-partitions",
-            "1",
-            "--duration",
-            "10m",
-            "--rate",
-            "5000",
-            "--json",
-            "-",
-        ])
-        .args(["--broker", &broker.addr().to_string()])
-        .stdout(Stdio::piped());
-    let mut child = command.spawn().expect("the load generator can be started");
+/// A run under way on one partition of a topic `t` that it makes.
+fn start_both(broker: &Broker, args: &[&str]) -> Child {
+    let mut command = broker.loadgen("both");
+    command.args(["--topic", "t", "--create-partitions", "1", "--json", "-"]).args(args);
+    command.stdout(Stdio::piped()).spawn().expect("the load generator can be started")
+}
+
+/// Waits until consumers may read so much of the topic.
+fn wait_for_bytes(broker: &Broker, bytes: u64) {
     wait_for("messages to be there", DEADLINE, || {
         let described = run(broker.cli().args(["--json", "topic", "describe", "t"]), DEADLINE);
         let described: Value = serde_json::from_slice(&described.stdout).ok()?;
-        (described["partitions"][0]["visible_end"].as_u64()? > 100_000).then_some(())
+        (described["partitions"][0]["visible_end"].as_u64()? > bytes).then_some(())
     });
+}
+
+#[test]
+fn a_broker_that_is_killed_under_load_loses_nothing() {
+    let mut broker = Broker::start(BrokerOptions::new());
+    let mut child = start_both(&broker, &["--count", "60000", "--rate", "20000"]);
+    for bytes in [1_000_000, 4_000_000] {
+        wait_for_bytes(&broker, bytes);
+        broker.kill9();
+        broker.restart();
+    }
+    let status = wait_for("the end", DEADLINE, || child.try_wait().expect("a child can be awaited"));
+    let report: Value = serde_json::from_reader(child.stdout.take().expect("piped")).expect("a report");
+    assert!(status.success(), "{report}");
+    assert_eq!((&report["verified"], &report["produce"]["messages"]), (&json!(true), &json!(60_000)), "{report}");
+}
+
+#[test]
+fn ctrl_c_ends_a_run_with_its_report() {
+    let broker = Broker::start(BrokerOptions::new());
+    let mut child = start_both(&broker, &["--duration", "10m", "--rate", "5000"]);
+    wait_for_bytes(&broker, 100_000);
     let pid = Pid::from_raw(child.id().cast_signed()).expect("a process id is not 0");
     kill_process(pid, Signal::INT).expect("the load generator runs");
     let status = wait_for("the end", DEADLINE, || child.try_wait().expect("a child can be awaited"));

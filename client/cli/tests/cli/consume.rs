@@ -1,63 +1,15 @@
 //! Where `consume` begins and how it ends.
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use corelane_testkit::{Broker, Process, wait_for, wait_until};
-use rustix::process::{Pid, Signal, kill_process};
+use corelane_testkit::{Broker, Process, wait_until};
+use rustix::process::Signal;
 
-use crate::{DEADLINE, broker_with_topic, consume_all, fails, ok, produce};
-
-/// Lines `from..to` as the tests publish and expect them.
-fn numbers(from: u32, to: u32) -> Vec<u8> {
-    (from..to).flat_map(|number| format!("{number}\n").into_bytes()).collect()
-}
+use crate::running::Running;
+use crate::{DEADLINE, broker_with_topic, consume_all, fails, numbers, ok, produce};
 
 fn now_ms() -> u128 {
     SystemTime::now().duration_since(UNIX_EPOCH).expect("the clock is set").as_millis()
-}
-
-/// A command under way, its standard output piped; killed when dropped.
-struct Running {
-    child: Child,
-    stdout: Option<BufReader<ChildStdout>>,
-}
-
-impl Running {
-    fn start(command: &mut Command) -> Self {
-        let command = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().expect("the CLI can be started");
-        let stdout = child.stdout.take().map(BufReader::new);
-        Self { child, stdout }
-    }
-
-    fn line(&mut self) -> String {
-        let mut line = String::new();
-        self.stdout.as_mut().expect("nobody has left").read_line(&mut line).expect("text");
-        line
-    }
-
-    fn signal(&self, signal: Signal) {
-        let pid = Pid::from_raw(self.child.id().cast_signed()).expect("a process id is not 0");
-        kill_process(pid, signal).expect("the command runs");
-    }
-
-    /// Its end and what it said on standard error.
-    fn end(&mut self) -> (ExitStatus, String) {
-        let status = wait_for("the command to end", DEADLINE, || self.child.try_wait().unwrap());
-        let mut stderr = String::new();
-        self.child.stderr.take().expect("standard error is piped").read_to_string(&mut stderr).expect("text");
-        (status, stderr)
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        // Both fail only when it has ended already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }
 
 /// The positions of all messages of `t`.
@@ -200,53 +152,44 @@ fn until_a_time_to_come_ends_when_it_has_come() {
 }
 
 #[test]
-fn ctrl_c_publishes_what_was_read_and_reports() {
-    let broker = broker_with_topic(1);
-    let mut typing = Running::start(broker.cli().args(["produce", "t"]));
-    let mut stdin = typing.child.stdin.take().expect("standard input is piped");
-    stdin.write_all(b"one\ntwo\nunfinished").expect("the command reads");
-    wait_until("the lines to be there", DEADLINE, || consume_all(&broker, &[]) == b"one\ntwo\n");
-    typing.signal(Signal::INT);
-    let (status, stderr) = typing.end();
-    assert_eq!(status.code(), Some(130), "{stderr}");
-    assert!(stderr.contains("2 messages read, 2 acknowledged, 0 failed"), "{stderr}");
-    drop(stdin);
+fn following_outlives_a_restart_of_the_broker() {
+    let mut broker = broker_with_topic(1);
+    let mut following = Running::start(broker.cli().args(["consume", "t"]));
+    for round in 0..3 {
+        produce(&broker, &[], format!("{round}\n").as_bytes());
+        assert_eq!(following.line(), format!("{round}\n"));
+        // Once in order, then as after a crash.
+        if round > 0 {
+            broker.kill9();
+        }
+        broker.restart();
+    }
+    produce(&broker, &[], b"last\n");
+    assert_eq!(following.line(), "last\n");
+    following.signal(Signal::TERM);
+    assert_eq!(following.end().0.code(), Some(0));
 }
 
 #[test]
-fn a_broker_that_dies_is_told_in_the_summary_and_the_status() {
+fn one_that_is_to_end_does_not_hang_on_a_dead_broker() {
     let mut broker = broker_with_topic(1);
-    let mut typing = Running::start(broker.cli().args(["--timeout", "1s", "produce", "t", "--delivery-timeout", "1s"]));
-    let mut stdin = typing.child.stdin.take().expect("standard input is piped");
-    stdin.write_all(b"one\n").expect("the command reads");
-    wait_until("the line to be there", DEADLINE, || consume_all(&broker, &[]) == b"one\n");
+    produce(&broker, &[], b"one\n");
+    let mut waiting = Running::start(broker.cli().args(["--timeout", "1s", "consume", "t", "--max", "2"]));
+    assert_eq!(waiting.line(), "one\n");
     broker.kill9();
-    stdin.write_all(b"two\nthree\n").expect("the command reads");
-    drop(stdin);
-    let (status, stderr) = typing.end();
+    let (status, stderr) = waiting.end();
     assert_eq!(status.code(), Some(1), "{stderr}");
-    assert!(stderr.contains("3 messages read, 1 acknowledged, 2 failed"), "{stderr}");
+    assert!(stderr.contains(&broker.addr().to_string()), "{stderr}");
 }
 
 #[test]
-fn every_line_is_accounted_for_when_the_broker_stops_answering() {
-    let mut broker = broker_with_topic(1);
-    let arguments = ["--json", "--timeout", "1s", "produce", "t", "--delivery-timeout", "1s"];
-    let mut typing = Running::start(broker.cli().args(arguments));
-    let mut stdin = typing.child.stdin.take().expect("standard input is piped");
-    stdin.write_all(&numbers(0, 10)).expect("the command reads");
-    wait_until("the lines to be there", DEADLINE, || consume_all(&broker, &[]) == numbers(0, 10));
-    broker.pause();
-    stdin.write_all(&numbers(10, 20_000)).expect("the command reads");
-    drop(stdin);
-    let summary: serde_json::Value = serde_json::from_str(&typing.line()).expect("--json prints JSON");
-    let (status, stderr) = typing.end();
-    broker.resume();
+fn a_topic_that_is_deleted_ends_its_readers() {
+    let broker = broker_with_topic(2);
+    produce(&broker, &[], b"one\n");
+    let mut following = Running::start(broker.cli().args(["consume", "t"]));
+    assert_eq!(following.line(), "one\n");
+    ok(&broker, &["topic", "delete", "t", "--yes"]);
+    let (status, stderr) = following.end();
     assert_eq!(status.code(), Some(1), "{stderr}");
-    let count = |field: &str| summary[field].as_u64().expect("a number");
-    assert_eq!(count("messages"), 20_000);
-    assert_eq!(count("acknowledged") + count("failed") + count("unsent"), 20_000, "{summary}");
-    // What was acknowledged is there, from the first line on: order is kept.
-    let acknowledged = numbers(0, u32::try_from(count("acknowledged")).expect("at most 20,000"));
-    assert!(consume_all(&broker, &[]).starts_with(&acknowledged));
+    assert!(stderr.contains("deleted"), "{stderr}");
 }

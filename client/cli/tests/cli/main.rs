@@ -1,7 +1,9 @@
 //! The command line as its users meet it: the real binary against a real broker.
 
 mod consume;
+mod interrupted;
 mod lines;
+mod running;
 mod terminal;
 mod topics;
 mod unreachable;
@@ -66,4 +68,9 @@ fn produce(broker: &Broker, args: &[&str], input: &[u8]) -> Finished {
 #[track_caller]
 fn consume_all(broker: &Broker, args: &[&str]) -> Vec<u8> {
     run(broker.cli().args(["consume", "t", "--exit-at-end"]).args(args), DEADLINE).success().stdout
+}
+
+/// Lines `from..to` as the tests publish and expect them.
+fn numbers(from: u32, to: u32) -> Vec<u8> {
+    (from..to).flat_map(|number| format!("{number}\n").into_bytes()).collect()
 }
