@@ -128,43 +128,25 @@ pub fn start(options: &BootOptions) -> Result<Shards, BootError> {
     let (peers, inboxes): (Vec<_>, Vec<_>) =
         (0..options.shards).map(|_| async_channel::bounded(limits::HAND_OVERS_MAX)).unzip();
     let mut shards = Shards { senders: Vec::new(), address, threads: Vec::new() };
+    let mut starting = Vec::new();
     for (shard, (listener, inbox)) in listeners.into_iter().zip(inboxes).enumerate() {
         let (sender, messages) = async_channel::bounded(limits::SHARD_QUEUE_MAX);
-        let (up, is_up) = std::sync::mpsc::channel();
         let seat = Seat { shard, options: options.clone(), listener, peers: peers.clone(), inbox, messages };
-        let placement = options.cores.get(shard).map_or(Placement::Unbound, |core| Placement::Fixed(*core));
-        let failed = |reason: String| BootError::Shard { shard, reason };
-        let thread = LocalExecutorBuilder::new(placement)
-            .name(&format!("shard-{shard}"))
-            .io_memory(EXECUTOR_MEMORY_BYTES)
-            .ring_depth(EXECUTOR_RING_DEPTH)
-            .preempt_timer(PREEMPT_AFTER)
-            .blocking_thread_pool_placement(PoolPlacement::Unbound(1))
-            .spawn(move || async move {
-                match seat.take() {
-                    Ok(seated) => {
-                        let _ = up.send(Ok(()));
-                        seated.run().await;
-                        Ok(())
-                    }
-                    Err(error) => {
-                        let _ = up.send(Err(error.to_string()));
-                        Err(error)
-                    }
-                }
-            })
-            .map_err(|error| failed(error.to_string()))?;
-        match is_up.recv() {
-            Ok(Ok(())) => {}
-            Ok(Err(reason)) => return Err(failed(reason)),
-            Err(_) => {
-                let reason =
-                    thread.join().err().map_or_else(|| "its thread ended".to_owned(), |error| error.to_string());
-                return Err(failed(reason));
-            }
-        }
+        let (thread, is_up) = seat.spawn().map_err(|error| BootError::Shard { shard, reason: error.to_string() })?;
         shards.senders.push(sender);
         shards.threads.push(thread);
+        starting.push(is_up);
+    }
+    for (shard, is_up) in starting.into_iter().enumerate() {
+        let outcome = match is_up.recv() {
+            Ok(outcome) => outcome,
+            Err(_) => {
+                let ended = shards.threads.remove(shard).join();
+                Err(ended.err().map_or_else(|| "its thread has ended".to_owned(), |error| error.to_string()))
+            }
+        };
+        // On an error the others end by themselves: nobody can send to them any more.
+        outcome.map_err(|reason| BootError::Shard { shard, reason })?;
     }
     Ok(shards)
 }
@@ -187,7 +169,37 @@ struct Seated {
     messages: Receiver<ToShard>,
 }
 
+/// Tells whether a shard is up.
+type IsUp = std::sync::mpsc::Receiver<Result<(), String>>;
+
 impl Seat {
+    /// Starts the shard's thread.
+    fn spawn(self) -> io::Result<(ExecutorJoinHandle<io::Result<()>>, IsUp)> {
+        let (up, is_up) = std::sync::mpsc::channel();
+        let placement = self.options.cores.get(self.shard).map_or(Placement::Unbound, |core| Placement::Fixed(*core));
+        let thread = LocalExecutorBuilder::new(placement)
+            .name(&format!("shard-{}", self.shard))
+            .io_memory(EXECUTOR_MEMORY_BYTES)
+            .ring_depth(EXECUTOR_RING_DEPTH)
+            .preempt_timer(PREEMPT_AFTER)
+            .blocking_thread_pool_placement(PoolPlacement::Unbound(1))
+            .spawn(move || async move {
+                match self.take() {
+                    Ok(seated) => {
+                        // Whoever starts the shards may have given up because of another one.
+                        let _ = up.send(Ok(()));
+                        seated.run().await;
+                        Ok(())
+                    }
+                    Err(error) => {
+                        let _ = up.send(Err(error.to_string()));
+                        Err(error)
+                    }
+                }
+            });
+        Ok((thread.map_err(io::Error::from)?, is_up))
+    }
+
     fn take(self) -> io::Result<Seated> {
         let options = self.options;
         let env = ShardEnv::new(options.arena_bytes)?;
