@@ -17,7 +17,7 @@ pub(crate) enum CliError {
     #[error("{0}")]
     Call(CallError),
     /// The topic is not there.
-    #[error("there is no topic {topic:?}; create it with: corelane topic create {topic} --partitions 1")]
+    #[error("there is no topic {topic:?}; create it with: {}", creation(topic))]
     UnknownTopic {
         /// Its name.
         topic: String,
@@ -71,6 +71,12 @@ pub(crate) enum CliError {
     },
 }
 
+/// The command that creates a topic, as a shell takes it.
+fn creation(topic: &str) -> String {
+    let separator = if topic.starts_with('-') { "-- " } else { "" };
+    format!("corelane topic create --partitions 1 {separator}{topic}")
+}
+
 impl CliError {
     /// The exit status: 1, or what a shell expects of a command that a signal has ended.
     pub(crate) fn exit_status(&self) -> u8 {
@@ -87,5 +93,16 @@ impl From<CallError> for CliError {
             CallError::UnknownTopic { topic } => CliError::UnknownTopic { topic },
             other => CliError::Call(other),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_that_creates_a_topic_can_be_pasted() {
+        assert_eq!(creation("orders"), "corelane topic create --partitions 1 orders");
+        assert_eq!(creation("-x"), "corelane topic create --partitions 1 -- -x");
     }
 }

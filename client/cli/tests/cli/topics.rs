@@ -72,7 +72,7 @@ fn an_unknown_topic_is_answered_with_the_command_that_creates_it() {
         &["consume", "gone"],
     ] {
         let message = fails(&broker, args);
-        assert!(message.contains("corelane topic create gone --partitions"), "{args:?}: {message}");
+        assert!(message.contains("corelane topic create --partitions 1 gone"), "{args:?}: {message}");
     }
 }
 
