@@ -138,13 +138,10 @@ pub fn start(options: &BootOptions) -> Result<Shards, BootError> {
         starting.push(is_up);
     }
     for (shard, is_up) in starting.into_iter().enumerate() {
-        let outcome = match is_up.recv() {
-            Ok(outcome) => outcome,
-            Err(_) => {
-                let ended = shards.threads.remove(shard).join();
-                Err(ended.err().map_or_else(|| "its thread has ended".to_owned(), |error| error.to_string()))
-            }
-        };
+        let outcome = is_up.recv().unwrap_or_else(|_| {
+            let ended = shards.threads.remove(shard).join();
+            Err(ended.err().map_or_else(|| "its thread has ended".to_owned(), |error| error.to_string()))
+        });
         // On an error the others end by themselves: nobody can send to them any more.
         outcome.map_err(|reason| BootError::Shard { shard, reason })?;
     }
