@@ -6,8 +6,9 @@ mod support;
 use std::io::{Read, Write};
 
 use corelane_broker::messages::ToShard;
-use corelane_proto::frame::{Method, Status};
+use corelane_proto::frame::{Method, Status, encode_request};
 use corelane_proto::pb;
+use corelane_testkit::wait_until;
 use support::{Bench, Wire, fetch, hello, publish, set_of};
 
 #[test]
@@ -137,6 +138,105 @@ fn many_small_requests_in_one_packet_are_all_answered() {
 }
 
 #[test]
+fn requests_may_arrive_in_any_pieces() {
+    let bench = Bench::start(1);
+    let seed = fastrand::u64(..);
+    println!("seed {seed}");
+    let mut random = fastrand::Rng::with_seed(seed);
+    let wire = Wire::greet(bench.address(), 0);
+    let (mut stream, mut log, mut publishes, mut metadata) = (bytes::BytesMut::new(), Vec::new(), 0, 0);
+    for correlation in 0..300 {
+        if random.u8(..) < 30 {
+            // Request messages far larger than the receive buffer, too.
+            let topics = (0..random.usize(..500)).map(|_| "t".repeat(random.usize(..100))).collect();
+            let request = pb::MetadataRequest { topics };
+            encode_request(&mut stream, Method::Metadata, correlation, &request, 0);
+            metadata += 1;
+        } else {
+            let bytes_max = [10, 1_000, 20_000, 300_000][random.usize(..4)];
+            let values: Vec<_> =
+                (0..random.usize(1..4)).map(|_| vec![random.u8(..); random.usize(..bytes_max)]).collect();
+            let set = set_of(&values);
+            let request = publish(0, publishes, pb::Acks::Durable);
+            encode_request(&mut stream, Method::Publish, correlation, &request, set.len());
+            stream.extend_from_slice(&set);
+            log.extend_from_slice(&set);
+            publishes += 1;
+        }
+    }
+    let mut reader = wire.share();
+    let answers = std::thread::spawn(move || {
+        let answers = (0..300).map(|_| reader.receive().expect("an answer").status);
+        answers.filter(|status| *status == Status::Ok).count()
+    });
+    let mut left = &stream[..];
+    while !left.is_empty() {
+        let longest = [1, 20, 2_000, 100_000][random.usize(..4)];
+        let (piece, rest) = left.split_at(random.usize(1..=longest).min(left.len()));
+        (&wire.stream).write_all(piece).expect("sent");
+        left = rest;
+    }
+    assert_eq!(answers.join().expect("all are answered"), 300, "{publishes} publishes, {metadata} others");
+    assert!(read_all(&bench, log.len(), &mut random) == log);
+    assert!(bench.stop());
+}
+
+/// Reads the log of partition 0 from its start, with several fetches of any size in flight.
+fn read_all(bench: &Bench, log_bytes: usize, random: &mut fastrand::Rng) -> Vec<u8> {
+    let mut wire = Wire::greet(bench.address(), 0);
+    let (mut log, mut asked) = (Vec::new(), 0);
+    while log.len() < log_bytes {
+        while asked < log_bytes && asked < log.len() + 3_000_000 {
+            let max_bytes = random.usize(1..2_000_000).min(log_bytes - asked);
+            wire.send(
+                Method::Fetch,
+                &pb::FetchRequest { max_bytes: max_bytes as u32, ..fetch(0, asked as u64, 0) },
+                &[],
+            );
+            asked += max_bytes;
+        }
+        let answered = wire.receive().expect("an answer");
+        assert_eq!(answered.ok::<pb::FetchResponse>().begin, log.len() as u64);
+        log.extend_from_slice(&answered.payload);
+    }
+    log
+}
+
+#[test]
+fn what_left_the_memory_is_read_from_the_files() {
+    let bench = Bench::start(1);
+    let mut random = fastrand::Rng::with_seed(7);
+    let mut producer = Wire::greet(bench.address(), 0);
+    let mut log = Vec::new();
+    // Three times the arena.
+    for sequence in 0..100 {
+        let set = set_of(&[vec![sequence as u8; random.usize(900_000..1_000_000)]]);
+        producer.call(Method::Publish, &publish(0, sequence, pb::Acks::Received), &set).ok::<pb::PublishResponse>();
+        log.extend_from_slice(&set);
+    }
+    producer.call(Method::Publish, &publish(0, 100, pb::Acks::Durable), &set_of(&["last"])).ok::<pb::PublishResponse>();
+    let readers: Vec<_> = (0..3).map(|_| read_all(&bench, log.len(), &mut random)).collect();
+    assert!(readers.iter().all(|read| *read == log));
+    assert!(bench.stop());
+}
+
+#[test]
+fn connections_beyond_the_limit_are_closed_and_the_others_served() {
+    let bench = Bench::start(1);
+    let mut served: Vec<_> = (0..support::CONNECTIONS_MAX).map(|_| Wire::greet(bench.address(), 0)).collect();
+    let mut refused = Wire::open(bench.address());
+    assert!(refused.is_closed());
+    served.pop();
+    let ask = |wire: &mut Wire| wire.call(Method::Metadata, &pb::MetadataRequest::default(), &[]).status;
+    assert!(served.iter_mut().all(|wire| ask(wire) == Status::Ok));
+    wait_until("there is room again", std::time::Duration::from_secs(10), || {
+        let mut wire = Wire::open(bench.address());
+        wire.send(Method::Hello, &hello(Some(0)), &[]);
+        wire.receive().is_ok_and(|answered| answered.status == Status::Ok)
+    });
+}
+
+#[test]
 fn a_higher_attempt_displaces_the_sessions_older_connections() {
     let bench = Bench::start(2);
     let greet = |attempt| {
@@ -151,7 +251,7 @@ fn a_higher_attempt_displaces_the_sessions_older_connections() {
     let set = set_of(&[vec![1; 10_000]]);
     let mut out = bytes::BytesMut::new();
     let request = publish(1, 0, pb::Acks::Durable);
-    corelane_proto::frame::encode_request(&mut out, Method::Publish, 9, &request, set.len());
+    encode_request(&mut out, Method::Publish, 9, &request, set.len());
     out.extend_from_slice(&set[..5_000]);
     first.stream.write_all(&out).expect("sent");
     let (mut second, status) = greet(2);

@@ -137,6 +137,8 @@ pub(crate) fn fetch(partition: u32, position: u64, max_wait_ms: u32) -> pb::Fetc
     pb::FetchRequest { topic_id, partition, epoch: 1, position, continues: true, max_bytes: 4 << 20, max_wait_ms }
 }
 
+/// Connections of each shard.
+pub(crate) const CONNECTIONS_MAX: usize = 100;
 /// The topic's id.
 pub(crate) const TOPIC_ID: TopicId = TopicId([7; 16]);
 
@@ -162,7 +164,7 @@ impl Bench {
             version: "test",
             starts: 1,
             arena_bytes: 32 << 20,
-            connections_max: 100,
+            connections_max: CONNECTIONS_MAX,
             control,
         };
         let shards = start(&options).expect("shards start");
