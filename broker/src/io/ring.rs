@@ -84,6 +84,19 @@ struct State {
     registered: Option<(usize, usize)>,
 }
 
+/// A ring that interrupts its thread as little as the kernel allows: since 5.19 completions wait for the thread's next
+/// system call, since 6.0 the kernel may rely on there being one thread.
+fn set_up() -> io::Result<IoUring> {
+    let mut builder = IoUring::builder();
+    builder.setup_cqsize(COMPLETIONS_MAX);
+    let plain = builder.clone();
+    let modern = builder.setup_coop_taskrun().setup_single_issuer().build(SUBMISSIONS_MAX);
+    match modern {
+        Err(error) if error.kind() == io::ErrorKind::InvalidInput => plain.build(SUBMISSIONS_MAX),
+        outcome => outcome,
+    }
+}
+
 impl Ring {
     /// Makes a ring and spawns the two tasks that drive it; must be called on a glommio executor. `arena` is registered
     /// with the ring when the memlock limit allows it.
@@ -91,11 +104,7 @@ impl Ring {
     /// # Errors
     /// When the kernel refuses `io_uring`, or a ring of this size.
     pub fn new(arena: &ShardArena) -> io::Result<Self> {
-        let uring = IoUring::builder()
-            .setup_cqsize(COMPLETIONS_MAX)
-            .setup_single_issuer()
-            .setup_coop_taskrun()
-            .build(SUBMISSIONS_MAX)?;
+        let uring = set_up()?;
         let eventfd = eventfd(0, EventfdFlags::CLOEXEC)?;
         uring.submitter().register_eventfd(eventfd.as_raw_fd())?;
         let (base, bytes) = arena.region();

@@ -44,6 +44,8 @@ pub(super) async fn accept_all(shard: Rc<Shard>, listener: Listener) {
                 glommio::timer::sleep(ACCEPT_REST).await;
             }
         }
+        // A storm of connections must not keep those that are served from their turn.
+        glommio::executor().yield_now().await;
     }
 }
 
