@@ -35,8 +35,12 @@ pub const RECEIVE_BUFFER_BYTES_MIN: usize = KIB;
 pub const RECEIVE_BUFFER_BYTES_MAX: usize = 16 * KIB;
 /// Requests of one connection that were read and are not answered. Reached: nothing more is read.
 pub const REQUESTS_IN_FLIGHT_MAX: usize = 4096;
+/// Of these, requests other than publishes, such as long polls. Reached: nothing more is read.
+pub const WAITS_MAX: usize = 1024;
 /// Bytes that wait to be sent on one connection. Reached: nothing more is read. What is in flight then may still add to it.
 pub const OUTGOING_BYTES_MAX: usize = 8 * MIB;
+/// Of these, bytes that do not lie in the log. Reached: nothing more is read.
+pub const OUTGOING_HEAD_BYTES_MAX: usize = 256 * KIB;
 /// What is read from a file at a time to be sent, in bytes. As much again is read ahead.
 pub const SEND_PIECE_BYTES: usize = 256 * KIB;
 /// One part in so many of the arena is what reads of files for all connections of a shard may hold; the next one waits.
@@ -159,6 +163,7 @@ const _: () = assert!(
     ARENA_BYTES_MIN / FILE_READS_ARENA_PART >= 2 * SEND_PIECE_BYTES,
     "a file can be read ahead from within its part of the arena"
 );
+const _: () = assert!(WAITS_MAX < REQUESTS_IN_FLIGHT_MAX, "waits leave room for publishes");
 const _: () = assert!(RECEIVE_BUFFER_BYTES_MIN <= RECEIVE_BUFFER_BYTES_MAX, "a receive buffer grows");
 const _: () = assert!(STOP_ANSWERS_MAX.as_secs() < STOP_MAX.as_secs(), "a stop has time left to flush");
 const _: () = assert!(STUCK_AFTER_S < SEND_MAX_S, "a stuck reader's memory comes back before it is closed");

@@ -99,16 +99,21 @@ impl Connection {
 
     pub(super) fn answer_publishes(&self, count: usize, encode: impl FnOnce(&mut BytesMut)) {
         self.outgoing.push_heads(encode);
-        self.publishes.set(self.publishes.get() - count);
         self.finish_requests(count);
+        self.publishes.set(self.publishes.get() - count);
     }
 
     fn finish_requests(&self, count: usize) {
-        let before = self.in_flight.get();
+        let (before, waits) = (self.in_flight.get(), self.waits());
         self.in_flight.set(before - count);
-        if before >= limits::REQUESTS_IN_FLIGHT_MAX || self.activity.is_ending() {
+        if before >= limits::REQUESTS_IN_FLIGHT_MAX || waits >= limits::WAITS_MAX || self.activity.is_ending() {
             self.outgoing.drained.notify();
         }
+    }
+
+    /// Requests in flight that are not publishes.
+    fn waits(&self) -> usize {
+        self.in_flight.get() - self.publishes.get()
     }
 
     /// Once a second: memory and patience of a connection that does not move.
@@ -192,7 +197,8 @@ impl Connection {
     /// Waits until the connection may take another request.
     async fn until_room(&self) {
         while self.in_flight.get() >= limits::REQUESTS_IN_FLIGHT_MAX
-            || self.outgoing.bytes() >= limits::OUTGOING_BYTES_MAX
+            || self.waits() >= limits::WAITS_MAX
+            || self.outgoing.is_full()
         {
             if self.activity.is_ending() {
                 return;

@@ -42,6 +42,8 @@ pub(super) struct Outgoing {
 struct Queue {
     entries: VecDeque<Entry>,
     bytes: usize,
+    /// Of these, bytes that are held here; the others lie in the log.
+    head_bytes: usize,
     payloads: u64,
     /// The read of the first bytes that are not in memory.
     ahead: Option<Ahead>,
@@ -89,6 +91,12 @@ impl Outgoing {
         self.queue.borrow().bytes
     }
 
+    /// Whether so much waits that no more should be asked for.
+    pub(super) fn is_full(&self) -> bool {
+        let queue = self.queue.borrow();
+        queue.bytes >= limits::OUTGOING_BYTES_MAX || queue.head_bytes >= limits::OUTGOING_HEAD_BYTES_MAX
+    }
+
     /// Appends a head, or several.
     pub(super) fn push_heads(&self, encode: impl FnOnce(&mut BytesMut)) {
         let mut queue = self.queue.borrow_mut();
@@ -101,6 +109,7 @@ impl Outgoing {
         encode(last);
         let added = last.len() - before;
         queue.bytes += added;
+        queue.head_bytes += added;
         drop(queue);
         self.filled.notify();
     }
@@ -252,6 +261,7 @@ impl Queue {
                 Entry::Bytes(bytes) => {
                     let taken = left.min(bytes.len());
                     bytes.advance(taken);
+                    self.head_bytes -= taken;
                     (taken, bytes.is_empty())
                 }
                 Entry::Log(payload) => {
