@@ -1,4 +1,4 @@
-//! Managing topics and looking at the cluster. Every call ends within the client's request time-out.
+//! Managing topics and looking at the cluster. Every call ends within the client's time-outs.
 
 use corelane_proto::frame::{Method, Status};
 use corelane_proto::pb;

@@ -38,6 +38,7 @@ pub(crate) struct ClientSettings {
     pub(crate) client_name: String,
     pub(crate) connect_timeout: Duration,
     pub(crate) request_timeout: Duration,
+    pub(crate) topic_timeout: Duration,
     pub(crate) backoff_min: Duration,
     pub(crate) backoff_max: Duration,
 }
@@ -49,6 +50,7 @@ impl Default for ClientSettings {
             client_name: concat!("corelane-client/", env!("CARGO_PKG_VERSION")).to_owned(),
             connect_timeout: Duration::from_secs(5),
             request_timeout: Duration::from_secs(15),
+            topic_timeout: Duration::from_mins(1),
             backoff_min: Duration::from_millis(20),
             backoff_max: Duration::from_secs(1),
         }
@@ -111,6 +113,13 @@ impl ClientBuilder {
         self
     }
 
+    /// How long creating, altering and deleting a topic may take, retries included (default 60 s): a topic of thousands of
+    /// partitions takes its time.
+    pub fn topic_timeout(mut self, timeout: Duration) -> Self {
+        self.settings.topic_timeout = timeout;
+        self
+    }
+
     /// The shortest and the longest pause between attempts (default 20 ms and 1 s). The pause doubles with each failure;
     /// its exact length is random, so that many clients do not come back in step.
     pub fn backoff(mut self, shortest: Duration, longest: Duration) -> Self {
@@ -143,7 +152,7 @@ impl ClientBuilder {
         if settings.client_name.len() > CLIENT_NAME_BYTES_MAX {
             return invalid("client_name", "at most 128 bytes");
         }
-        if settings.connect_timeout.is_zero() || settings.request_timeout.is_zero() {
+        if [settings.connect_timeout, settings.request_timeout, settings.topic_timeout].contains(&Duration::ZERO) {
             return invalid("timeout", "must be longer than zero");
         }
         if settings.backoff_min.is_zero() || settings.backoff_max < settings.backoff_min {

@@ -123,7 +123,10 @@ async fn every_start_begins_where_it_says() {
         (Start::TimeMs(500), 50),
         (Start::TimeMs(501), 51),
         (Start::TimeMs(99_999), 100),
+        (Start::LastMessages(0), 100),
+        (Start::LastMessages(1), 99),
         (Start::LastMessages(3), 97),
+        (Start::LastMessages(99), 1),
         (Start::LastMessages(1000), 0),
     ];
     for (start, first) in cases {

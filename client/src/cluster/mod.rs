@@ -208,12 +208,16 @@ impl Cluster {
         request: &Q,
         repeat: Repeat,
     ) -> Result<R, CallError> {
-        let deadline = Instant::now() + self.settings.request_timeout;
+        let timeout = match method {
+            Method::CreateTopic | Method::AlterTopic | Method::DeleteTopic => self.settings.topic_timeout,
+            _ => self.settings.request_timeout,
+        };
+        let deadline = Instant::now() + timeout;
         let mut backoff = self.backoff();
         loop {
             let remaining = deadline.saturating_duration_since(Instant::now());
             // What may be repeated leaves time for another broker when this one is silent.
-            let patience = if repeat == Repeat::Always { self.settings.request_timeout / 3 } else { remaining };
+            let patience = if repeat == Repeat::Always { timeout / 3 } else { remaining };
             let error = match self.call_once(None, method, request, remaining.min(patience)).await {
                 Ok(response) => return Ok(response),
                 Err(error) => error,

@@ -6,6 +6,7 @@ mod fetching;
 mod finder;
 mod joiner;
 mod lane;
+mod last;
 mod message;
 mod piece;
 mod pool;
@@ -22,6 +23,7 @@ use futures_core::Stream;
 use crate::client::Client;
 use crate::error::CallError;
 use finder::BeginError;
+use last::position_of_last;
 use piece::{Piece, Step};
 use shared::{Item, Shared};
 
@@ -44,7 +46,8 @@ pub enum Start {
     Position(u64),
     /// At the first message whose timestamp (milliseconds since the Unix epoch) is at or after this.
     TimeMs(i64),
-    /// So that at least so many messages of each partition follow; all, if there are fewer.
+    /// So that of the messages visible now the last so many of each partition come, or all if there are fewer, and what
+    /// becomes visible later.
     LastMessages(u64),
 }
 
@@ -97,7 +100,7 @@ impl ConsumerBuilder {
                 out_of_range: OutOfRange::default(),
                 fetch_bytes: 1 << 20,
                 prefetch_bytes: 16 << 20,
-                max_wait: Duration::from_secs(1),
+                max_wait: Duration::from_secs(5),
                 until_end: false,
             },
         }
@@ -147,7 +150,7 @@ impl ConsumerBuilder {
         self
     }
 
-    /// How long a broker holds a fetch for which there is nothing (default 1 s). New messages are delivered at once
+    /// How long a broker holds a fetch for which there is nothing (default 5 s). New messages are delivered at once
     /// whatever this is.
     pub fn max_wait(mut self, wait: Duration) -> Self {
         self.settings.max_wait = wait;
@@ -170,7 +173,10 @@ impl ConsumerBuilder {
         let shared = Shared::new(self.client.cluster.clone(), self.settings, runtime);
         let starts = shared.resolve().await?;
         let mut positions = Vec::with_capacity(starts.len());
-        for (index, start) in starts.into_iter().enumerate() {
+        for (index, mut start) in starts.into_iter().enumerate() {
+            if let Start::LastMessages(wanted) = start.start {
+                start.from.position = position_of_last(&self.client, &start.source, start.bounds, wanted).await?;
+            }
             let until = shared.settings.until_end.then_some(start.bounds.visible_end);
             shared.state().add(start.source, start.epoch, start.bounds.visible_end, until);
             positions.push(start.from.position);
@@ -179,7 +185,16 @@ impl ConsumerBuilder {
                 Some(error) => shared.state().push(index, Item::Error { error, is_last: true }),
             }
         }
-        Ok(Consumer { shared, current: None, positions, messages: 0, bad_inside: 0, yields: true, shall_yield: false })
+        Ok(Consumer {
+            client: self.client,
+            shared,
+            current: None,
+            positions,
+            messages: 0,
+            bad_inside: 0,
+            yields: true,
+            shall_yield: false,
+        })
     }
 
     fn check(&self) -> Result<(), CallError> {
@@ -239,6 +254,7 @@ pub struct ConsumerStats {
 ///
 /// Messages of one partition come in order; partitions take turns.
 pub struct Consumer {
+    client: Client,
     shared: Arc<Shared>,
     /// What is handed out at the moment.
     current: Option<Current>,
@@ -404,7 +420,7 @@ impl Consumer {
             self.current = None;
         }
         let begun = finder::begin(&self.shared.cluster, topic, partition, start, OutOfRange::Fail).await;
-        let (from, bounds) = match begun {
+        let (mut from, bounds) = match begun {
             Ok(begun) => begun,
             Err(BeginError::Call(error)) => return Err(error),
             Err(BeginError::OutOfRange { position, bounds }) => {
@@ -414,6 +430,10 @@ impl Consumer {
                 });
             }
         };
+        if let Start::LastMessages(wanted) = start {
+            let source = self.shared.state().partitions[index].source.clone();
+            from.position = position_of_last(&self.client, &source, bounds, wanted).await?;
+        }
         let generation = self.shared.state().begin_anew(index);
         self.shared.state().partitions[index].visible_end = bounds.visible_end;
         self.positions[index] = from.position;

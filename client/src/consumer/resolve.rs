@@ -1,5 +1,6 @@
 //! From what the program named to partitions with a place to begin, many asked for at a time.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use tokio::sync::Semaphore;
@@ -21,6 +22,7 @@ const ASKED_MAX: usize = 32;
 pub(super) struct Resolved {
     pub(super) source: Arc<Source>,
     pub(super) epoch: u32,
+    pub(super) start: Start,
     pub(super) from: From,
     pub(super) bounds: Found,
     /// Why it does not begin at all.
@@ -31,6 +33,7 @@ impl Shared {
     /// Every partition once, in the order in which the program named them.
     pub(super) async fn resolve(&self) -> Result<Vec<Resolved>, CallError> {
         let mut named: Vec<(Arc<Source>, u32, Start)> = Vec::new();
+        let mut known: HashSet<(Arc<str>, u32)> = HashSet::new();
         for wanted in &self.settings.wanted {
             let places = self.cluster.topic(&wanted.topic).await?;
             let partitions = match wanted.partition {
@@ -40,10 +43,7 @@ impl Shared {
             for partition in partitions {
                 let epoch = places.partition(partition)?.epoch;
                 let source = Source { topic: places.name.clone(), partition };
-                let is_it = |(other, ..): &(Arc<Source>, u32, Start)| {
-                    other.topic == source.topic && other.partition == source.partition
-                };
-                if !named.iter().any(is_it) {
+                if known.insert((places.name.clone(), partition)) {
                     named.push((Arc::new(source), epoch, wanted.start.unwrap_or(self.settings.start)));
                 }
             }
@@ -56,12 +56,12 @@ impl Shared {
             questions.spawn(async move {
                 let _turn = turns.acquire().await;
                 let begun = finder::begin(&cluster, &source.topic, source.partition, start, policy).await;
-                (index, source, epoch, begun)
+                (index, source, epoch, start, begun)
             });
         }
         let mut resolved: Vec<Option<Resolved>> = (0..count).map(|_| None).collect();
         while let Some(answer) = questions.join_next().await {
-            let (index, source, epoch, begun) = answer.expect("a question neither panics nor is cancelled");
+            let (index, source, epoch, start, begun) = answer.expect("a question neither panics nor is cancelled");
             let (from, bounds, error) = match begun {
                 Ok((from, bounds)) => (from, bounds, None),
                 Err(BeginError::Call(error)) => return Err(error),
@@ -76,7 +76,7 @@ impl Shared {
                     (From { position, time_ms: None }, bounds, Some(error))
                 }
             };
-            resolved[index] = Some(Resolved { source, epoch, from, bounds, error });
+            resolved[index] = Some(Resolved { source, epoch, start, from, bounds, error });
         }
         Ok(resolved.into_iter().flatten().collect())
     }

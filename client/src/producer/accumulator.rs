@@ -39,7 +39,6 @@ pub(super) struct Batch {
     /// In the order in which sets were begun, over all partitions.
     pub(super) number: u64,
     pub(super) opened: Instant,
-    pub(super) expected_id: Option<u64>,
     /// Whether compression was tried, and whether it paid.
     pub(super) packed: bool,
     pub(super) wrapped: bool,
@@ -112,6 +111,8 @@ pub(super) struct Counters {
     pub(super) retries: u64,
     pub(super) connections: u64,
     pub(super) last_error: Option<DeliveryError>,
+    /// What is in the way at the moment.
+    pub(super) obstacle: Option<Arc<str>>,
 }
 
 /// How far the producer's life has come.
@@ -339,7 +340,6 @@ impl Accumulator {
             completion: open.completion,
             number: open.number,
             opened: open.opened,
-            expected_id: None,
             packed: self.settings.compression == Compression::None,
             wrapped: false,
         });

@@ -166,6 +166,8 @@ impl<'a> Exchange<'a> {
         let mut accumulator = shared.accumulator();
         for (partition, troubled) in self.health.drain(..) {
             accumulator.partitions[partition].troubled_until = troubled.then(|| now + TROUBLE);
+            let obstacle = self.lane.senders.get(&partition).and_then(|sender| sender.obstacle.clone());
+            accumulator.counters.obstacle = obstacle;
         }
         if accumulator.life == Life::Over {
             self.over = true;
@@ -229,7 +231,7 @@ impl<'a> Exchange<'a> {
         let settings = self.lane.shared.settings.clone();
         pack(&mut batch, settings.compression);
         let sender = self.lane.senders.get_mut(&partition).expect("sets are taken for the lane's own partitions");
-        let (set, messages, expected_id) = (batch.set.clone(), batch.messages, batch.expected_id);
+        let (set, messages) = (batch.set.clone(), batch.messages);
         let acks = settings.acks;
         let (sequence, silent) = if acks == Acks::None {
             let sequence = sender.unconfirmed_next;
@@ -251,7 +253,7 @@ impl<'a> Exchange<'a> {
             }
             .into(),
             sequence,
-            expected_id,
+            expected_id: None,
         };
         let correlation = self.first_correlation.wrapping_add(self.sent.len() as u32);
         let before = self.outgoing.queued();

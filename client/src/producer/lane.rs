@@ -290,6 +290,7 @@ impl Lane {
         let shared = self.shared.clone();
         let mut accumulator = shared.accumulator();
         let now = Instant::now();
+        accumulator.counters.obstacle = Some(obstacle.clone());
         for (&partition, sender) in &mut self.senders {
             sender.window.disconnect();
             sender.unconfirmed_next = 0;

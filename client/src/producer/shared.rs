@@ -157,13 +157,12 @@ impl Shared {
     pub(super) fn report(&self) -> FlushReport {
         let accumulator = self.accumulator();
         let counters = &accumulator.counters;
-        FlushReport {
-            published: counters.published,
-            acknowledged: counters.acknowledged,
-            failed: counters.failed - counters.abandoned,
-            unsent: counters.published - counters.acknowledged - counters.failed + counters.abandoned,
-            last_error: counters.last_error.clone(),
-        }
+        let failed = counters.failed - counters.abandoned;
+        let unsent = counters.published - counters.acknowledged - failed;
+        let in_the_way = || Some(DeliveryError::TimedOut { cause: Some(counters.obstacle.clone()?) });
+        let last_error = if unsent > 0 { in_the_way() } else { None }.or_else(|| counters.last_error.clone());
+        let (published, acknowledged) = (counters.published, counters.acknowledged);
+        FlushReport { published, acknowledged, failed, unsent, last_error }
     }
 }
 

@@ -527,7 +527,8 @@ impl Serving {
                 found.find(|(_, message)| message.timestamp_ms() >= time).map_or(log.end(), |(&at, _)| at)
             }
             Target::LastMessages(count) => {
-                let index = log.boundaries.len().saturating_sub(count as usize);
+                // Like a broker that knows the boundaries of a few messages only: at least so many.
+                let index = log.boundaries.len().saturating_sub(count as usize) / 8 * 8;
                 log.boundaries.get(index).copied().unwrap_or(log.end())
             }
             Target::GoodAfter(position) => {
