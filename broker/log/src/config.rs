@@ -21,7 +21,7 @@ pub struct TopicConfig {
     /// Flush after so many messages; 0: not by count.
     pub flush_messages: u64,
     /// Flush after the oldest message that is not flushed has waited so long. Milliseconds; 0: continuously, unless
-    /// `flush_messages` is set.
+    /// `flush_messages` is set (then after a second).
     pub flush_interval_ms: u64,
     /// A longer message is refused, in bytes.
     pub message_bytes_max: u32,

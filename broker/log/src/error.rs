@@ -133,7 +133,10 @@ pub enum OpenError {
         path: PathBuf,
     },
     /// The log on disk is of another epoch than the registry's.
-    #[error("{path} is of epoch {on_disk}, the registry says {expected}", path = path.display())]
+    #[error(
+        "{path} is of epoch {on_disk}, the registry says {expected}: it is another life of this log, kept and not served",
+        path = path.display()
+    )]
     Epoch {
         /// The partition's directory.
         path: PathBuf,
@@ -167,7 +170,10 @@ pub enum OpenError {
         version: u8,
     },
     /// The disk refused.
-    #[error("{what} {path} failed: {source}", path = path.display())]
+    #[error(
+        "{what} {path} failed: {source}; the partition is not served: check the disk and the permissions, then restart",
+        path = path.display()
+    )]
     Disk {
         /// The operation.
         what: &'static str,

@@ -73,8 +73,10 @@ impl Index {
 
     /// Bytes that are no good messages follow; behind them lies a boundary.
     pub(crate) fn append_damage(&mut self, bytes: u64) {
-        self.end += bytes;
-        self.mark_boundary();
+        if bytes > 0 {
+            self.end += bytes;
+            self.mark_boundary();
+        }
     }
 
     /// What it knows up to the last boundary at or below `offset`; `None` when that is nothing.

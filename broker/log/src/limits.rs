@@ -55,6 +55,9 @@ pub const SYNC_WRITE_BYTES_MAX: u64 = 128 * KIB;
 pub const WRITE_BYTES_MIN: u64 = 512 * KIB;
 /// ... and no write is larger than this, in bytes.
 pub const WRITE_BYTES_MAX: u64 = MIB;
+/// A topic that is flushed by count alone is flushed after so long at the latest: a publish that waits for its flush, and a
+/// reader, must not wait for messages that may never come.
+pub const FLUSH_INTERVAL_BY_COUNT: Duration = Duration::from_secs(1);
 /// Writes of one partition in flight; the next waits.
 pub const WRITES_IN_FLIGHT_MAX: usize = 4;
 

@@ -54,8 +54,9 @@ pub(crate) fn classify(name: &str) -> FileKind {
     if name == PREPARED {
         return FileKind::Prepared;
     }
-    if name.strip_suffix(".tmp").is_some() {
-        return FileKind::Temporary;
+    // Disks replace a small file by way of one with another ending; a crash leaves that behind.
+    if let Some(replaced) = name.strip_suffix(".tmp").or_else(|| name.strip_suffix(".new")) {
+        return if classify(replaced) == FileKind::Foreign { FileKind::Foreign } else { FileKind::Temporary };
     }
     if let Some((base, epoch)) = name.strip_suffix(".log").and_then(parse_stem) {
         return FileKind::Segment(base, epoch);
@@ -92,6 +93,7 @@ mod tests {
         assert_eq!(classify(&cut(base, epoch, 1_700_000_000_000)), FileKind::Cut);
         assert_eq!(classify(PREPARED), FileKind::Prepared);
         assert_eq!(classify("00000000000123456789-00000007.summary.tmp"), FileKind::Temporary);
+        assert_eq!(classify("00000000000123456789-00000007.log.cut-17.new"), FileKind::Temporary);
     }
 
     #[test]
@@ -104,6 +106,7 @@ mod tests {
             "99999999999999999999-00000001.log",
             "00000000000123456789-00000007.log.bak",
             "lost+found",
+            "notes.new",
         ] {
             assert_eq!(classify(name), FileKind::Foreign, "{name}");
         }

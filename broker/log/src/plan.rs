@@ -5,6 +5,7 @@ use std::time::Duration;
 use crate::config::TopicConfig;
 use crate::coverage::{Coverage, SetEnds};
 use crate::env::BLOCK_BYTES;
+use crate::limits;
 use crate::tuning::Tuning;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
@@ -90,10 +91,11 @@ pub(crate) fn flush_wish(config: &TopicConfig, ends: &SetEnds, now: Duration) ->
     if config.flushes_continuously() || by_count {
         return FlushWish::Now;
     }
-    if config.flush_interval_ms == 0 {
-        return FlushWish::Later;
-    }
-    let at = first.appended.saturating_add(Duration::from_millis(config.flush_interval_ms));
+    let interval = match config.flush_interval_ms {
+        0 => limits::FLUSH_INTERVAL_BY_COUNT,
+        interval_ms => Duration::from_millis(interval_ms),
+    };
+    let at = first.appended.saturating_add(interval);
     if at <= now { FlushWish::Now } else { FlushWish::At(at) }
 }
 
@@ -114,7 +116,6 @@ pub(crate) fn wants_allocation(allocated: u64, used: u64, segment_bytes: u64) ->
 mod tests {
     use super::*;
     use crate::coverage::{LastMessage, SetEnd};
-    use crate::limits;
 
     const KIB: u64 = 1024;
     const MIB: u64 = 1024 * KIB;
@@ -195,7 +196,7 @@ mod tests {
         assert_eq!(flush_wish(&config(0, 0), &ends, second), FlushWish::Later);
         ends.push(SetEnd { end: 10, messages: 5, last: LastMessage::default(), appended: second });
         assert_eq!(flush_wish(&config(0, 0), &ends, second), FlushWish::Now);
-        assert_eq!(flush_wish(&config(6, 0), &ends, 100 * second), FlushWish::Later);
+        assert_eq!(flush_wish(&config(6, 0), &ends, second), FlushWish::At(2 * second), "not for ever by count alone");
         assert_eq!(flush_wish(&config(5, 0), &ends, second), FlushWish::Now);
         assert_eq!(flush_wish(&config(6, 500), &ends, second), FlushWish::At(second * 3 / 2));
         assert_eq!(flush_wish(&config(6, 500), &ends, second * 3 / 2), FlushWish::Now);

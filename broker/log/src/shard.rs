@@ -1,7 +1,7 @@
 //! What the partitions of one shard share: the world, the arena's memory and the open files of readers. It decides who
 //! gives memory back when somebody needs it: the hot tails, oldest first. One thread.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -50,17 +50,28 @@ impl<E: Env> Clone for Shard<E> {
     }
 }
 
+/// A chunk of a tail that may be given back.
+struct Evictable {
+    tenant: Weak<dyn Tenant>,
+    number: u64,
+    bytes: usize,
+}
+
 struct ShardInner<E: Env> {
     env: E,
     tuning: Tuning,
     /// Chunks that are durable, in the order in which they became so.
-    evictable: RefCell<VecDeque<(Weak<dyn Tenant>, u64)>>,
+    evictable: RefCell<VecDeque<Evictable>>,
+    /// The bytes of those, about.
+    evictable_bytes: Cell<usize>,
     /// Partitions that may hold bytes that are not durable.
     dirty: RefCell<Vec<Weak<dyn Tenant>>>,
     /// Files of closed segments, in the order in which they were opened.
     read_files: RefCell<VecDeque<(Weak<dyn Tenant>, u64)>>,
     /// Memory may be had that could not be had before.
     freed: Notify,
+    /// How many wait for it.
+    waiting: Cell<usize>,
 }
 
 impl<E: Env> Shard<E> {
@@ -76,9 +87,11 @@ impl<E: Env> Shard<E> {
             env,
             tuning,
             evictable: RefCell::default(),
+            evictable_bytes: Cell::default(),
             dirty: RefCell::default(),
             read_files: RefCell::default(),
             freed: Notify::default(),
+            waiting: Cell::default(),
         };
         Self { inner: Rc::new(inner) }
     }
@@ -101,9 +114,10 @@ impl<E: Env> Shard<E> {
             if let Some(chunk) = within.then(|| arena.allocate(bytes)).flatten() {
                 return Some(chunk);
             }
-            let (tenant, number) = self.inner.evictable.borrow_mut().pop_front()?;
-            if let Some(tenant) = tenant.upgrade() {
-                tenant.evict(number);
+            let oldest = self.inner.evictable.borrow_mut().pop_front()?;
+            self.forget_evictable(oldest.bytes);
+            if let Some(tenant) = oldest.tenant.upgrade() {
+                tenant.evict(oldest.number);
             }
         }
     }
@@ -124,6 +138,7 @@ impl<E: Env> Shard<E> {
                 return chunk;
             }
             self.flush_dirty();
+            let _waiting = Waiting::new(&self.inner.waiting);
             poll_fn(|cx| {
                 let ready = released.as_mut().poll(cx).is_ready() | freed.as_mut().poll(cx).is_ready();
                 if ready { Poll::Ready(()) } else { Poll::Pending }
@@ -138,27 +153,41 @@ impl<E: Env> Shard<E> {
         self.allocate(bytes, Purpose::Service).await
     }
 
+    /// Whether somebody waits for memory: then those who hold some without using it should be made to give it back.
+    pub fn is_memory_awaited(&self) -> bool {
+        self.inner.waiting.get() > 0
+    }
+
     /// The largest piece that bytes that arrive may ask for.
     pub(crate) fn arrival_bytes_max(&self) -> usize {
         let total = self.env().arena().bytes_total();
         total - total / limits::ARENA_RESERVE_PART
     }
 
-    /// Whether the arena is used by more than half: then nobody asks for more than is needed.
+    /// Whether more than half of the arena is in use and cannot be given back: then nobody asks for more than is needed.
     pub(crate) fn is_memory_scarce(&self) -> bool {
         let arena = self.env().arena();
-        arena.bytes_used() > arena.bytes_total() / 2
+        arena.bytes_used().saturating_sub(self.inner.evictable_bytes.get()) > arena.bytes_total() / 2
     }
 
-    /// A chunk of a tail became durable.
-    pub(crate) fn is_evictable(&self, tenant: Weak<dyn Tenant>, number: u64) {
+    /// A chunk of a tail, of so many bytes, became durable.
+    pub(crate) fn is_evictable(&self, tenant: Weak<dyn Tenant>, number: u64, bytes: usize) {
         let mut evictable = self.inner.evictable.borrow_mut();
         if evictable.len() == evictable.capacity() {
-            evictable.retain(|(tenant, _)| tenant.strong_count() > 0);
+            evictable.retain(|chunk| {
+                let lives = chunk.tenant.strong_count() > 0;
+                self.forget_evictable(if lives { 0 } else { chunk.bytes });
+                lives
+            });
         }
-        evictable.push_back((tenant, number));
+        evictable.push_back(Evictable { tenant, number, bytes });
         drop(evictable);
+        self.inner.evictable_bytes.set(self.inner.evictable_bytes.get() + bytes);
         self.inner.freed.notify();
+    }
+
+    fn forget_evictable(&self, bytes: usize) {
+        self.inner.evictable_bytes.set(self.inner.evictable_bytes.get() - bytes);
     }
 
     /// A partition holds bytes that are not durable. Called once until [`Tenant::flush_for_memory`] is.
@@ -188,6 +217,22 @@ impl<E: Env> Shard<E> {
         {
             tenant.close_read_file(base);
         }
+    }
+}
+
+/// Counts somebody who waits, as long as it lives.
+struct Waiting<'a>(&'a Cell<usize>);
+
+impl<'a> Waiting<'a> {
+    fn new(count: &'a Cell<usize>) -> Self {
+        count.set(count.get() + 1);
+        Self(count)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
     }
 }
 

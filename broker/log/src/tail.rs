@@ -124,16 +124,16 @@ impl<E: Env> Tail<E> {
             .copy_from_slice(&chunk.chunk.slice((from - chunk.origin) as usize..(to - chunk.origin) as usize));
     }
 
-    /// The numbers of the chunks that became durable whole and were not offered to the shard yet.
-    pub(crate) fn offer(&mut self, durable: u64) -> Vec<u64> {
-        let mut numbers = Vec::new();
+    /// The chunks that became durable whole and were not offered to the shard yet: their numbers and bytes.
+    pub(crate) fn offer(&mut self, durable: u64) -> Vec<(u64, usize)> {
+        let mut offers = Vec::new();
         for chunk in self.chunks.iter_mut().take_while(|chunk| chunk.end() <= durable) {
             if !chunk.offered {
                 chunk.offered = true;
-                numbers.push(chunk.number);
+                offers.push((chunk.number, chunk.chunk.capacity()));
             }
         }
-        numbers
+        offers
     }
 
     /// Gives the chunks up to `number` back, as far as they are durable; `keep_last` keeps the one that fills.

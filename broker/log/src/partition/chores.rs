@@ -128,12 +128,23 @@ async fn remove_dir<D: Disk>(disk: &D, dir: &Path) -> std::io::Result<()> {
     let mut renamed = dir.as_os_str().to_owned();
     renamed.push(".deleted");
     let renamed = Path::new(&renamed);
+    // What a crash left of an earlier deletion would be in the way of the rename.
+    empty_dir(disk, renamed).await?;
     disk.rename(dir, renamed).await?;
     disk.sync_dir(dir.parent().unwrap_or(Path::new("."))).await?;
-    for entry in disk.list(renamed).await? {
-        disk.remove_file(&renamed.join(entry.name)).await?;
+    empty_dir(disk, renamed).await
+}
+
+/// Removes a directory and the files in it; one that is not there is well.
+async fn empty_dir<D: Disk>(disk: &D, dir: &Path) -> std::io::Result<()> {
+    let entries = match disk.list(dir).await {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        entries => entries?,
+    };
+    for entry in entries {
+        disk.remove_file(&dir.join(entry.name)).await?;
     }
-    disk.remove_dir(renamed).await
+    disk.remove_dir(dir).await
 }
 
 impl<E: Env> State<E> {

@@ -92,12 +92,9 @@ impl<E: Env> Inner<E> {
                 if found.is_some() && bad.is_none() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
             })
             .await?;
-        Ok(match (bad, found) {
-            (None, Some(found)) => found,
-            (Some(_), Some(found)) if reached == around.next => found,
-            (Some(bad), _) => bad,
-            (None, None) => reached,
-        })
+        let Some(bad) = bad else { return Ok(found.unwrap_or(reached)) };
+        let leads_on = self.leads_on(reached, around.next).await?;
+        Ok(if leads_on { found.unwrap_or(reached) } else { bad })
     }
 
     async fn good_after(&self, at: u64) -> Result<u64, ReadError> {
@@ -117,7 +114,7 @@ impl<E: Env> Inner<E> {
                 ControlFlow::Continue(())
             })
             .await?;
-        let good = if reached == next { behind.unwrap_or(next) } else { next };
+        let good = if self.leads_on(reached, next).await? { behind.unwrap_or(next) } else { next };
         count(&self.counters.bad_messages, 1);
         tracing::warn!(partition = %self.label, "a reader met a bad message at {at}; it goes on at {good}");
         Ok(good)
@@ -265,6 +262,20 @@ impl<E: Env> Inner<E> {
         Ok(scanner.at())
     }
 
+    /// Whether a walk that came to `reached` has led on to the boundary `next`: it is there, or there are only zeros between,
+    /// as behind the last message of a segment that was closed for its damage.
+    async fn leads_on(&self, reached: u64, next: u64) -> Result<bool, ReadError> {
+        let mut at = reached;
+        while at < next {
+            let piece = self.bytes_at(at, next).await?;
+            if piece.iter().any(|byte| *byte != 0) {
+                return Ok(false);
+            }
+            at += piece.len() as u64;
+        }
+        Ok(true)
+    }
+
     /// What is known of the inside of the segment at `base`, all of it: from memory, from its summary, or by a scan.
     /// `None`: it was deleted meanwhile.
     pub(super) async fn index_of(&self, base: u64) -> Result<Option<Rc<Index>>, ReadError> {
@@ -324,10 +335,10 @@ impl<E: Env> Inner<E> {
                 ControlFlow::Continue(())
             })
             .await?;
-        if reached < base + to {
+        if !self.leads_on(reached, base + to).await? {
             index = before_damage.unwrap_or(index);
-            index.append_damage(to - index.end);
         }
+        index.append_damage(to - index.end);
         Ok(index)
     }
 

@@ -273,13 +273,22 @@ impl<E: Env> Inner<E> {
         let Some(last) = state.ends.advance(covered) else { return };
         state.durable = last.end;
         state.last = last.last;
-        let offers = state.tail.offer(last.end);
         drop(state);
-        for number in offers {
-            self.shard.is_evictable(self.this.clone(), number);
-        }
+        self.offer_tail();
         self.durable.wake_up_to(last.end);
         self.room.notify();
+    }
+
+    /// Lets the shard have the memory of what is durable when it needs it.
+    fn offer_tail(&self) {
+        let offers = {
+            let mut state = self.state.borrow_mut();
+            let durable = state.durable;
+            state.tail.offer(durable)
+        };
+        for (number, bytes) in offers {
+            self.shard.is_evictable(self.this.clone(), number, bytes);
+        }
     }
 
     /// A write or a flush failed: no appends any more, and the durable end stays where it is.
@@ -307,6 +316,7 @@ impl<E: Env> Inner<E> {
         if state.holder.as_ref().is_some_and(|holder| Rc::ptr_eq(holder, place)) {
             state.holder = None;
             drop(state);
+            self.offer_tail();
             self.room.notify();
         }
     }

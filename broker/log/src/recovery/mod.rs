@@ -315,13 +315,15 @@ impl<E: Env> Recovery<'_, E> {
                     if is_closed {
                         continue;
                     }
-                    if walked.end < floor && floor < limit {
-                        // The floor is a boundary, and what follows it may be whole.
-                        let behind = reader.walk_sets(floor, limit).await;
-                        let behind = behind.map_err(OpenError::disk("reading", self.path(segment)))?.index;
-                        known.append_damage(floor - walked.end);
-                        known = known.joined(&behind);
+                    if walked.end >= floor || floor >= limit {
+                        // A scan, once one is wanted, finds what is good behind what is bad.
+                        continue;
                     }
+                    // The floor is a boundary, and what follows it may be whole.
+                    let behind = reader.walk_sets(floor, limit).await;
+                    let behind = behind.map_err(OpenError::disk("reading", self.path(segment)))?.index;
+                    known.append_damage(floor - walked.end);
+                    known = known.joined(&behind);
                     known.append_damage(outcome.end - segment.base - known.end);
                 }
             }

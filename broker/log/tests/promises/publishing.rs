@@ -103,7 +103,7 @@ fn a_full_window_forces_a_flush_and_holds_publishers_back() {
     over_seeds(|seed| {
         let machine = Machine::new(seed);
         machine.run(async {
-            let log = machine.create(with_config(|config| config.flush_messages = u64::MAX)).await;
+            let log = machine.create(with_config(|config| config.flush_interval_ms = u64::MAX)).await;
             let mut expected = Vec::new();
             for number in 0..20_u8 {
                 let set = set(number, &[9000]);
@@ -231,7 +231,7 @@ fn memory_that_a_lazy_topic_holds_is_flushed_when_another_needs_it() {
     over_seeds(|seed| {
         let machine = Machine::with_arena(seed, 128 << 10);
         machine.run(async {
-            let lazy = machine.create(with_config(|config| config.flush_messages = u64::MAX)).await;
+            let lazy = machine.create(with_config(|config| config.flush_interval_ms = u64::MAX)).await;
             let mut eager = options();
             eager.partition = 1;
             let eager = machine.create(eager).await;
