@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use corelane_proto::ids::Position;
 
-use super::state::{Ending, Rolling, State};
+use super::state::{Doomed, Ending, Rolling, State};
 use super::{Inner, Partition};
 use crate::env::{Disk, Env, File, OpenMode};
 use crate::error::{ClosedReason, KeepError};
@@ -34,8 +34,8 @@ enum ChoreKind {
     Trim,
     /// It has no sidecar yet.
     Summarize,
-    /// A segment before it was unlinked, but flushing the directory failed.
-    FlushDir,
+    /// A segment before it left the log, but deleting its files failed.
+    Remove,
 }
 
 impl<E: Env> Partition<E> {
@@ -63,7 +63,7 @@ impl<E: Env> Partition<E> {
                     return Err(KeepError::Disk { what: "deleting a segment".to_owned(), reason });
                 }
                 let remains = state.closed_segments() > 0 && state.segment_end(0) <= to.0;
-                if !remains && !state.chores.is_busy && !state.chores.is_unlinked {
+                if !remains && !state.chores.is_busy && state.chores.doomed.is_none() {
                     return Ok(Position(state.start()));
                 }
             }
@@ -180,8 +180,8 @@ impl<E: Env> State<E> {
     /// What makes room: it never waits for what only tidies up.
     fn next_expiry(&self, now: Now) -> Option<Chore> {
         let chore = |kind| Some(Chore { base: self.start(), kind });
-        if self.chores.is_unlinked {
-            return chore(ChoreKind::FlushDir);
+        if self.chores.doomed.is_some() {
+            return chore(ChoreKind::Remove);
         }
         let oldest = self.oldest_closed()?;
         if oldest.end <= self.chores.trim_to || is_expired(&self.config, oldest, self.durable, now.monotonic_ms) {
@@ -223,7 +223,7 @@ impl<E: Env> Inner<E> {
             }
             ChoreKind::Trim => self.trim_file(chore.base).await,
             ChoreKind::Summarize => self.summarize(chore.base).await,
-            ChoreKind::FlushDir => self.flush_unlinked().await,
+            ChoreKind::Remove => self.remove_doomed().await,
         };
         let now = self.shard.env().monotonic();
         let mut state = self.state.borrow_mut();
@@ -234,7 +234,7 @@ impl<E: Env> Inner<E> {
             let until = now + self.shard.tuning().housekeeping_retry;
             match chore.kind {
                 ChoreKind::Trim | ChoreKind::Summarize => state.chores.tidying_rests_until = until,
-                ChoreKind::Expire | ChoreKind::LookUp | ChoreKind::FlushDir => {
+                ChoreKind::Expire | ChoreKind::LookUp | ChoreKind::Remove => {
                     state.chores.expiry_rests_until = until;
                     state.chores.failures += 1;
                     state.chores.last_failure = error.to_string();
@@ -246,36 +246,31 @@ impl<E: Env> Inner<E> {
         self.room.notify();
     }
 
-    /// Deletes the oldest segment. The directory is flushed before the next one may go: a crash must not leave a gap.
+    /// Takes the oldest segment out of the log and deletes it. The start never moves back, even when that fails.
     async fn expire(&self, base: u64) -> std::io::Result<()> {
-        let disk = self.shard.env().disk();
-        let segment = {
+        {
             let mut state = self.state.borrow_mut();
             assert!(state.closed_segments() > 0 && state.start() == base, "the oldest segment was expected at {base}");
-            state.segments.pop_front().expect("a closed segment is there")
-        };
-        match disk.remove_file(&self.dir.join(segment.name())).await {
-            Err(error) if error.kind() != ErrorKind::NotFound => {
-                self.state.borrow_mut().segments.push_front(segment);
-                return Err(error);
-            }
-            _ => self.state.borrow_mut().chores.is_unlinked = true,
+            let segment = state.segments.pop_front().expect("a closed segment is there");
+            let (log, summary) = (self.dir.join(segment.name()), self.dir.join(segment.summary_name()));
+            state.chores.doomed = Some(Doomed { log, summary });
         }
-        let summary = disk.remove_file(&self.dir.join(segment.summary_name())).await;
-        self.flush_unlinked().await?;
-        match summary {
-            // It is of no use any more, and the next start removes it.
-            Err(error) if error.kind() != ErrorKind::NotFound => {
-                tracing::warn!(partition = %self.label, "a summary could not be removed: {error}");
-            }
-            _ => {}
-        }
-        Ok(())
+        self.remove_doomed().await
     }
 
-    async fn flush_unlinked(&self) -> std::io::Result<()> {
-        self.shard.env().disk().sync_dir(&self.dir).await?;
-        self.state.borrow_mut().chores.is_unlinked = false;
+    /// Deletes the files of the segment that was taken out of the log last. The directory is flushed before the next one
+    /// may go: a crash must not leave a gap.
+    async fn remove_doomed(&self) -> std::io::Result<()> {
+        let Some(Doomed { log, summary }) = self.state.borrow().chores.doomed.clone() else { return Ok(()) };
+        let disk = self.shard.env().disk();
+        for path in [&log, &summary] {
+            match disk.remove_file(path).await {
+                Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
+        disk.sync_dir(&self.dir).await?;
+        self.state.borrow_mut().chores.doomed = None;
         Ok(())
     }
 

@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -130,11 +131,18 @@ pub(super) struct Chores {
     pub(super) trim_to: u64,
     /// How far the active segment's summary tells of it, in bytes from its base.
     pub(super) summarized_to: u64,
-    /// A segment was unlinked, and the directory was not flushed since.
-    pub(super) is_unlinked: bool,
+    /// What left the log, and has yet to leave the disk for certain.
+    pub(super) doomed: Option<Doomed>,
     /// Failures to delete so far, and the last one.
     pub(super) failures: u64,
     pub(super) last_failure: String,
+}
+
+/// The files of a segment that is no longer part of the log.
+#[derive(Clone)]
+pub(super) struct Doomed {
+    pub(super) log: PathBuf,
+    pub(super) summary: PathBuf,
 }
 
 /// Whether a set may be appended now.

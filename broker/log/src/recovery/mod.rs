@@ -398,7 +398,9 @@ impl<E: Env> Recovery<'_, E> {
         file.sync_data().await.map_err(OpenError::disk("flushing", &path))?;
         let (new, new_bytes) = make_segment(self.shard, self.dir, outcome.end, self.options, None).await?;
         self.sync_dir().await?;
+        let damaged = *last;
         let mut list = segment_list(&segments, outcome.indexes, false);
+        list.back_mut().expect("there is a damaged segment").arrivals = Some(self.arrivals(&damaged));
         list.push_back(empty_segment(self.shard, outcome.end, self.options, new, new_bytes));
         let found = Found { segments: list, end: outcome.end, last: LastMessage::default(), refuses: None };
         Ok((found, self.report))
