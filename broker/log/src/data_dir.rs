@@ -176,25 +176,28 @@ impl<D: Disk> DataDir<D> {
     }
 
     /// The topics that are there, in the order of their paths. Directories that are on their way out, and what has no
-    /// name of ours, are left out.
+    /// name of ours, are left out; so are those that a creation left with neither an identity nor a partition in them.
     pub async fn topics(&self) -> Result<Vec<FoundTopic>, DataDirError> {
         let mut found = Vec::new();
         for entry in self.disk.list(&self.path).await.map_err(disk_error("listing", &self.path))? {
             if entry.is_dir && !entry.name.ends_with(DELETED) && entry.name.contains('~') {
-                found.push(self.examine(&self.path.join(entry.name)).await?);
+                found.extend(self.examine(&self.path.join(entry.name)).await?);
             }
         }
         found.sort_by(|a, b| a.path.cmp(&b.path));
         Ok(found)
     }
 
-    async fn examine(&self, path: &Path) -> Result<FoundTopic, DataDirError> {
+    async fn examine(&self, path: &Path) -> Result<Option<FoundTopic>, DataDirError> {
         let listed = self.disk.list(path).await.map_err(disk_error("listing", path))?;
         let numbers = listed.iter().filter(|entry| entry.is_dir).filter_map(|entry| partition_number(&entry.name));
         let mut partitions: Vec<u32> = numbers.collect();
         partitions.sort_unstable();
+        if partitions.is_empty() && !listed.iter().any(|entry| entry.name == IDENTITY) {
+            return Ok(None);
+        }
         let identity = self.topic_identity(path).await;
-        Ok(FoundTopic { path: path.to_owned(), identity, partitions })
+        Ok(Some(FoundTopic { path: path.to_owned(), identity, partitions }))
     }
 
     async fn topic_identity(&self, path: &Path) -> Result<TopicIdentity, DataDirError> {
@@ -251,6 +254,7 @@ impl<D: Disk> DataDir<D> {
         Ok(removed)
     }
 
+    /// Removes a directory and what is in it. What somebody else removes meanwhile is as good as removed.
     async fn remove_tree(&self, root: PathBuf) -> Result<(), DataDirError> {
         // Deepest last: a directory is removed once what it holds is gone.
         let mut directories = vec![root];
@@ -258,17 +262,18 @@ impl<D: Disk> DataDir<D> {
         while next < directories.len() {
             let directory = directories[next].clone();
             next += 1;
-            for entry in self.disk.list(&directory).await.map_err(disk_error("listing", &directory))? {
+            let listed = unless_gone(self.disk.list(&directory).await).map_err(disk_error("listing", &directory))?;
+            for entry in listed.unwrap_or_default() {
                 let path = directory.join(entry.name);
                 if entry.is_dir {
                     directories.push(path);
                 } else {
-                    self.disk.remove_file(&path).await.map_err(disk_error("removing", &path))?;
+                    unless_gone(self.disk.remove_file(&path).await).map_err(disk_error("removing", &path))?;
                 }
             }
         }
         for directory in directories.iter().rev() {
-            self.disk.remove_dir(directory).await.map_err(disk_error("removing", directory))?;
+            unless_gone(self.disk.remove_dir(directory).await).map_err(disk_error("removing", directory))?;
         }
         Ok(())
     }
@@ -289,6 +294,14 @@ impl<D: Disk> DataDir<D> {
 
     async fn sync(&self, path: &Path) -> Result<(), DataDirError> {
         self.disk.sync_dir(path).await.map_err(disk_error("flushing", path))
+    }
+}
+
+/// `None` for what is not there.
+fn unless_gone<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    match result {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        result => result.map(Some),
     }
 }
 

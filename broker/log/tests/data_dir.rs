@@ -59,7 +59,9 @@ fn topics_are_found_with_their_partitions_and_strangers_are_left_alone() {
         std::fs::create_dir(path.join(name)).unwrap();
     }
     std::fs::create_dir(dir.path().join("lost+found")).unwrap();
-    std::fs::create_dir(dir.path().join("other~00000000")).unwrap();
+    std::fs::create_dir_all(dir.path().join("other~00000000/0")).unwrap();
+    // A creation that was interrupted before it wrote anything.
+    std::fs::create_dir(dir.path().join("unfinished~00000000")).unwrap();
 
     let found = run(data.topics()).unwrap();
     assert_eq!(found.len(), 2);
