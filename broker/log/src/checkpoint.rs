@@ -152,6 +152,11 @@ impl Floors {
         self.entries.get(&(topic_id, partition)).copied()
     }
 
+    /// Every partition's floor, in no order.
+    pub fn entries(&self) -> impl Iterator<Item = &CheckpointEntry> {
+        self.entries.values()
+    }
+
     /// Whether the life with this start counter ended in order in every shard.
     pub fn was_clean(&self, starts: u64) -> bool {
         self.lives.get(&starts).is_some_and(|(shards, clean, other)| *other == 0 && clean == shards && *shards > 0)

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use corelane_log::blocking::{self, BlockingDisk};
-use corelane_log::checkpoint;
+use corelane_log::checkpoint::{self, CheckpointEntry, Floors};
 use corelane_log::data_dir::{DataDir, DataDirError, FORMAT_VERSION, Identity};
 use corelane_log::env::BLOCK_BYTES;
 use tokio::net::TcpListener;
@@ -25,6 +25,7 @@ use crate::messages::{Metadata, ToShard};
 use crate::registry::embedded::{EmbeddedOptions, EmbeddedStore};
 use crate::registry::keys::Keys;
 use crate::registry::membership::{IdentityError, Membership, choose_cluster};
+use crate::registry::placement::shard_of;
 use crate::registry::records::{AliveRecord, BrokerRecord, ListenerRecord};
 use crate::registry::store::{LeaseId, Store, StoreError};
 use crate::registry::topics::Topics;
@@ -158,6 +159,7 @@ impl<S: Store> Starting<S> {
             broker_id: config.broker_id,
             version: VERSION,
             starts: identity.starts,
+            floors: floors_by_shard(&floors, shard_count),
             arena_bytes: config.arena_bytes.0 as usize,
             connections_max: config.connections_max as usize,
             control: control_sender,
@@ -241,15 +243,18 @@ async fn establish_identity<S: Store>(
     let in_registry = membership.cluster_id().await?;
     let new_id = format!("{:032x}", fastrand::u128(..));
     let chosen = choose_cluster(known.as_ref(), topics, in_registry.as_deref(), config.broker_id, &new_id)?;
+    let uuid = known.as_ref().map_or_else(|| format!("{:032x}", fastrand::u128(..)), |known| known.uuid.clone());
+    let starts = known.as_ref().map_or(0, |known| known.starts);
+    membership.check_directory(&uuid, starts).await?;
     let cluster_id = if in_registry.is_some() { chosen } else { membership.make_cluster(&chosen).await? };
     let window = config.unflushed_bytes_max.0.next_multiple_of(BLOCK_BYTES as u64);
     let identity = Identity {
         format_version: FORMAT_VERSION,
         cluster_id,
         broker_id: config.broker_id,
-        uuid: known.as_ref().map_or_else(|| format!("{:032x}", fastrand::u128(..)), |known| known.uuid.clone()),
+        uuid,
         // The directory first: a crash in between leaves it ahead of the registry, which is well; behind would be refused.
-        starts: known.as_ref().map_or(0, |known| known.starts) + 1,
+        starts: starts + 1,
         registry_revision: known.as_ref().map_or(0, |known| known.registry_revision),
         // Recorded before anything is written with it.
         window_max_ever: known.as_ref().map_or(0, |known| known.window_max_ever).max(window),
@@ -352,6 +357,15 @@ fn say_ready<S: Store>(control: &Control<S>, listen: SocketAddr, http: Option<&T
     let _ =
         writeln!(std::io::stdout(), "corelane-broker ready listen={listen} http={http} shards={shards} data={data}");
     let _ = std::io::stdout().flush();
+}
+
+/// What each shard is to carry on of the last life's checkpoints.
+fn floors_by_shard(floors: &Floors, shards: usize) -> Vec<Vec<CheckpointEntry>> {
+    let mut by_shard = vec![Vec::new(); shards];
+    for entry in floors.entries() {
+        by_shard[shard_of(entry.topic_id, entry.partition, shards as u32) as usize].push(*entry);
+    }
+    by_shard
 }
 
 /// The shards to run: by default the cores that this process may use, by affinity and cgroup quota.

@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_channel::{Receiver, Sender};
-use corelane_log::Shard as LogShard;
 use corelane_log::env::{Arena, Env};
+use corelane_log::{CheckpointEntry, Shard as LogShard};
 use futures_util::future::select;
 use glommio::{ExecutorJoinHandle, LocalExecutorBuilder, Placement, PoolPlacement};
 use slab::Slab;
@@ -57,6 +57,9 @@ pub struct BootOptions {
     pub version: &'static str,
     /// How often this data directory has been started, this time included.
     pub starts: u64,
+    /// Per shard, what the last life's checkpoints say of its partitions, whether they will be opened or not: it stands in
+    /// this life's checkpoints until they are.
+    pub floors: Vec<Vec<CheckpointEntry>>,
     /// The size of each shard's arena, in bytes.
     pub arena_bytes: usize,
     /// Connections of each shard.
@@ -208,6 +211,8 @@ impl Seat {
             shards: options.shards as u32,
             version: options.version,
         };
+        let floors = options.floors.into_iter().nth(self.shard).unwrap_or_default();
+        let carried = floors.into_iter().map(|entry| ((entry.topic_id, entry.partition), entry)).collect();
         let read_bytes_max = env.arena().bytes_total() / limits::FILE_READS_ARENA_PART;
         tracing::info!(
             shard = self.shard,
@@ -231,6 +236,8 @@ impl Seat {
             log,
             data_dir: options.data_dir,
             starts: options.starts,
+            carried: RefCell::new(carried),
+            has_served: Cell::new(false),
             connections_max: options.connections_max,
             connections: RefCell::new(Slab::new()),
             connection_left: Signal::default(),
@@ -251,7 +258,10 @@ impl Seated {
         let mut accepting = Vec::new();
         let stop = loop {
             match self.messages.recv().await {
-                Ok(ToShard::Serve) => accepting.extend(self.accept()),
+                Ok(ToShard::Serve) => {
+                    self.shard.has_served.set(true);
+                    accepting.extend(self.accept());
+                }
                 Ok(ToShard::Stop { answer }) => break Some(answer),
                 Ok(message) => {
                     let shard = Rc::clone(&self.shard);

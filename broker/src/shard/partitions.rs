@@ -60,6 +60,8 @@ impl Shard {
 
     fn install(&self, partition: PartitionKey, owned: Owned, driver: Option<Driver<ShardEnv>>) {
         if let Some(driver) = driver {
+            // From here on the partition speaks for itself.
+            self.carried.borrow_mut().remove(&partition);
             glommio::spawn_local(driver.run()).detach();
         }
         self.context.partitions.borrow_mut().insert(partition, owned);
@@ -68,11 +70,11 @@ impl Shard {
     /// Serves a partition no longer.
     pub(super) async fn refuse_partition(&self, partition: PartitionKey, reason: String) {
         let before = self.context.partitions.borrow_mut().insert(partition, Owned::Refused(reason));
-        if let Some(Owned::Serving { partition, .. }) = before
-            && let Err(reason) = partition.close().await
-        {
+        let Some(Owned::Serving { partition: log, .. }) = before else { return };
+        if let Err(reason) = log.close().await {
             tracing::warn!(%reason, "a partition that is served no longer could not be flushed");
         }
+        self.carried.borrow_mut().insert(partition, log.checkpoint_entry());
     }
 
     /// Gives a topic's partitions its new configuration.
@@ -88,6 +90,7 @@ impl Shard {
     pub(super) async fn delete_topic(&self, topic_id: TopicId) {
         let partitions = self.serving(Some(topic_id));
         self.context.partitions.borrow_mut().retain(|(id, _), _| *id != topic_id);
+        self.carried.borrow_mut().retain(|(id, _), _| *id != topic_id);
         join_all(partitions.iter().map(|(_, partition)| partition.abandon())).await;
     }
 
@@ -123,7 +126,8 @@ impl Shard {
 
     /// Writes a checkpoint each second while something has changed, for ever.
     pub(super) async fn write_checkpoints(self: Rc<Self>) {
-        let mut written = Vec::new();
+        // As it stands in the last life's files.
+        let mut written = self.checkpoint_entries();
         loop {
             glommio::timer::sleep(limits::CHECKPOINT_INTERVAL).await;
             let entries = self.checkpoint_entries();
@@ -136,13 +140,20 @@ impl Shard {
     fn checkpoint_entries(&self) -> Vec<CheckpointEntry> {
         let mut entries: Vec<_> =
             self.serving(None).iter().map(|(_, partition)| partition.checkpoint_entry()).collect();
+        entries.extend(self.carried.borrow().values());
         entries.sort_unstable_by_key(|entry| (entry.topic_id, entry.partition));
         entries
     }
 
-    /// Writes the last checkpoint of an orderly stop.
-    pub(super) async fn write_last_checkpoint(&self, is_clean: bool) -> bool {
-        self.write_checkpoint(self.checkpoint_entries(), is_clean).await
+    /// Writes the last checkpoint of an orderly stop. Clean is only a life that opened every partition and flushed it: of
+    /// another one, the next recovery must not take for granted what this life did not make sure of.
+    pub(super) async fn write_last_checkpoint(&self, is_flushed: bool) -> bool {
+        let is_whole = self.has_served.get() && self.carried.borrow().is_empty() && !self.has_refused();
+        self.write_checkpoint(self.checkpoint_entries(), is_flushed && is_whole).await
+    }
+
+    fn has_refused(&self) -> bool {
+        self.context.partitions.borrow().values().any(|owned| matches!(owned, Owned::Refused(_)))
     }
 
     async fn write_checkpoint(&self, entries: Vec<CheckpointEntry>, is_clean: bool) -> bool {

@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::rc::Rc;
 
-use corelane_log::Shard as LogShard;
+use corelane_log::{CheckpointEntry, Shard as LogShard};
 use corelane_proto::pb;
 use slab::Slab;
 
@@ -15,6 +15,7 @@ use super::file_reader::FileReader;
 use super::noise::Noise;
 use crate::io::env::ShardEnv;
 use crate::io::signal::Signal;
+use crate::messages::PartitionKey;
 use crate::service::context::ShardContext;
 
 /// A connection that another shard shall serve, its Hello read and nothing more.
@@ -38,6 +39,11 @@ pub(super) struct Shard {
     pub(super) data_dir: PathBuf,
     /// How often the data directory has been started.
     pub(super) starts: u64,
+    /// Checkpoint entries of the last life whose partitions do not serve, or not yet: lost with the next checkpoint, they
+    /// would no longer tell recovery what had been durable.
+    pub(super) carried: RefCell<HashMap<PartitionKey, CheckpointEntry>>,
+    /// Set once every partition was opened, as far as it could be.
+    pub(super) has_served: Cell<bool>,
     pub(super) connections_max: usize,
     pub(super) connections: RefCell<Slab<Rc<Connection>>>,
     /// Notified when a connection has gone.

@@ -164,6 +164,7 @@ impl Bench {
             version: "test",
             starts: 1,
             arena_bytes: 32 << 20,
+            floors: Vec::new(),
             connections_max: CONNECTIONS_MAX,
             control,
         };
@@ -173,17 +174,16 @@ impl Bench {
         std::fs::create_dir(&topic_dir).expect("a topic's directory");
         let place =
             |shard: u32| pb::Partition { partition: shard, broker_id: 1, shard, epoch: 1, ..Default::default() };
-        let topic = pb::Topic {
+        let topic = Arc::new(pb::Topic {
             name: "topic".to_owned(),
             topic_id: TOPIC_ID.to_vec(),
             config: None,
             partitions: (0..count as u32).map(place).collect(),
-        };
-        let name = topic.name.parse().expect("a topic's name");
+        });
         let metadata = Arc::new(Metadata {
             cluster_id: "cluster".to_owned(),
-            topics: [(topic.name.clone(), Arc::new(topic))].into(),
-            names: [(TOPIC_ID, name)].into(),
+            topics: [(topic.name.clone(), Arc::clone(&topic))].into(),
+            by_id: [(TOPIC_ID, topic)].into(),
             ..Default::default()
         });
         for shard in 0..count {
