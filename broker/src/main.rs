@@ -51,6 +51,8 @@ fn command() -> Command {
         .version(env!("CARGO_PKG_VERSION"))
         .about("The Corelane broker: keeps partitioned logs and serves producers and consumers.")
         .after_help(EXAMPLES)
+        // A wrapper's flags can be overruled behind them.
+        .args_override_self(true)
         .arg(
             Arg::new("config")
                 .long("config")
@@ -65,10 +67,11 @@ fn command() -> Command {
                 .help("Print the settings as they would hold, as a file that can be loaded, and stop"),
         );
     for setting in SETTINGS {
-        let doc = setting.doc.join(" ").replace('`', "");
+        let lines: Vec<&str> = setting.doc.iter().map(|line| line.trim()).collect();
+        let doc = lines.join(" ").replace('`', "");
         let help = format!(
             "{}. Takes {} [default: {}] [env: {}]",
-            doc.trim().trim_end_matches('.'),
+            doc.trim_end_matches('.'),
             setting.range,
             setting.default,
             setting.variable()

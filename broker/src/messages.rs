@@ -9,7 +9,7 @@ use corelane_log::PartitionStats;
 use corelane_log::checkpoint::CheckpointEntry;
 use corelane_log::config::{PartitionOptions, TopicConfig};
 use corelane_proto::frame::Status;
-use corelane_proto::ids::{TopicId, TopicName};
+use corelane_proto::ids::TopicId;
 use corelane_proto::pb;
 use tokio::sync::oneshot;
 
@@ -46,8 +46,8 @@ pub struct Metadata {
     pub brokers: Vec<pb::Broker>,
     /// All topics, by name.
     pub topics: BTreeMap<String, Arc<pb::Topic>>,
-    /// Their names, by id.
-    pub names: HashMap<TopicId, TopicName>,
+    /// The same topics, by id: what a shard serves by. A partition that is not told here is not served yet.
+    pub by_id: HashMap<TopicId, Arc<pb::Topic>>,
 }
 
 /// A partition that a shard shall open.

@@ -142,7 +142,7 @@ impl<S: Store> Control<S> {
         // It is deleted, whether or not this broker is quick to let go of it.
         let _ = self
             .wait_for(|metadata| {
-                let is_gone = !metadata.names.contains_key(&topic_id) && !self.hosted.borrow().contains_key(&topic_id);
+                let is_gone = !metadata.by_id.contains_key(&topic_id) && !self.hosted.borrow().contains_key(&topic_id);
                 is_gone.then_some(())
             })
             .await;

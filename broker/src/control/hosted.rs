@@ -1,7 +1,7 @@
 //! What this broker holds against what the registry says: which topics are to be let go of, which to be changed, which
 //! partitions to be made or opened; and what clients are told. Pure: `host` does what is planned here.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use corelane_log::config::TopicConfig;
@@ -120,7 +120,7 @@ pub(super) fn metadata(
         registry,
         brokers: brokers(view),
         topics: BTreeMap::new(),
-        names: std::collections::HashMap::new(),
+        by_id: HashMap::new(),
     };
     for (name, topic) in &view.topics {
         let record = &topic.record;
@@ -155,8 +155,9 @@ pub(super) fn metadata(
             config: Some(topic_config::to_pb(&record.config)),
             partitions,
         };
-        metadata.topics.insert(name.to_string(), Arc::new(told));
-        metadata.names.insert(record.topic_id, name.clone());
+        let told = Arc::new(told);
+        metadata.topics.insert(name.to_string(), Arc::clone(&told));
+        metadata.by_id.insert(record.topic_id, told);
     }
     metadata
 }
@@ -314,6 +315,6 @@ mod tests {
         assert_eq!((state(&refused[0]), refused[0].reason.as_str()), (pb::PartitionState::Refused, "why"));
         let metadata = metadata(&view(), &Hosted::new(), 1, "c", "embedded");
         assert_eq!(metadata.brokers.iter().map(|broker| broker.alive).collect::<Vec<_>>(), [true, false]);
-        assert_eq!(metadata.names[&ID], name());
+        assert_eq!(metadata.by_id[&ID].name, "views");
     }
 }

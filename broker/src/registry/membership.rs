@@ -159,6 +159,21 @@ impl<S: Store> Membership<S> {
         Ok(self.cluster_id().await?.unwrap_or(record.cluster_id))
     }
 
+    /// Whether a data directory that was started so often is the one that this broker's number stands for. Asked before the
+    /// directory's counter is raised, so that an older copy never catches up by being tried again and again.
+    pub async fn check_directory(&self, uuid: &str, starts: u64) -> Result<(), IdentityError> {
+        let (broker_id, key) = (self.broker_id, self.keys.key(&Key::Broker(self.broker_id)));
+        let Some(entry) = self.store.get(&key).await? else { return Ok(()) };
+        let known = BrokerRecord::from_bytes(&entry.value).map_err(|error| IdentityError::Record { key, error })?;
+        if known.uuid != uuid {
+            return Err(IdentityError::OtherDirectory { broker_id, registered: known.uuid, uuid: uuid.to_owned() });
+        }
+        if known.starts > starts {
+            return Err(IdentityError::Behind { broker_id, starts, registered: known.starts });
+        }
+        Ok(())
+    }
+
     /// Writes this broker's lasting record, if its data directory is the right one: its counter of starts, which the
     /// directory has raised before, must not be behind.
     pub async fn register(&self, record: &BrokerRecord) -> Result<(), IdentityError> {

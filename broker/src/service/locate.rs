@@ -3,6 +3,7 @@
 use corelane_log::{ClosedReason, ReadError};
 use corelane_proto::frame::Status;
 use corelane_proto::ids::{Epoch, TopicId};
+use corelane_proto::pb;
 
 use super::context::{Owned, Partition, ShardContext};
 use super::{invalid_field, stopping};
@@ -21,7 +22,13 @@ pub(super) fn locate(
     let topic_id = TopicId::try_from(topic_id).map_err(|error| invalid_field("topic_id", error.to_string()))?;
     let key = (topic_id, partition);
     match context.partitions.borrow().get(&key) {
-        Some(Owned::Serving { partition, epoch: current }) if *current == Epoch(epoch) => Ok((key, partition.clone())),
+        Some(Owned::Serving { partition, epoch: current }) if *current == Epoch(epoch) => {
+            if is_told(context, key) {
+                Ok((key, partition.clone()))
+            } else {
+                Err(opening())
+            }
+        }
         Some(Owned::Serving { epoch: current, .. }) => {
             let message = format!("the partition is at epoch {current}, not {epoch}; ask for Metadata");
             let mut failure = Failure::new(Status::WrongEpoch, message);
@@ -34,6 +41,14 @@ pub(super) fn locate(
     }
 }
 
+/// Whether clients are told that the partition is there. They are once the registry knows that it was made: nothing in it
+/// may be acknowledged before, or a log that is lost could be taken for one that never was.
+fn is_told(context: &ShardContext, (topic_id, partition): PartitionKey) -> bool {
+    let metadata = context.metadata.borrow();
+    let told = metadata.by_id.get(&topic_id).and_then(|topic| topic.partitions.get(partition as usize));
+    told.is_some_and(|told| told.state() != pb::PartitionState::Opening)
+}
+
 fn opening() -> Failure {
     Failure::new(Status::Busy, "the partition is being opened; try again after a pause")
 }
@@ -41,8 +56,7 @@ fn opening() -> Failure {
 /// Why a partition is not on this shard, by what clients are told.
 fn not_on_this_shard(context: &ShardContext, (topic_id, partition): PartitionKey) -> Failure {
     let metadata = context.metadata();
-    let topic = metadata.names.get(&topic_id).and_then(|name| metadata.topics.get(name.as_str()));
-    let Some(topic) = topic else { return unknown_topic() };
+    let Some(topic) = metadata.by_id.get(&topic_id) else { return unknown_topic() };
     let Some(place) = topic.partitions.get(partition as usize) else {
         let message =
             format!("topic {} has {} partitions, there is no {partition}", topic.name, topic.partitions.len());

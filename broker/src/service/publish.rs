@@ -92,7 +92,7 @@ pub fn admit(
 
 fn set_bytes_max(context: &ShardContext, (topic_id, _): PartitionKey) -> Option<u32> {
     let metadata = context.metadata.borrow();
-    metadata.topics.get(metadata.names.get(&topic_id)?.as_str())?.config?.set_bytes_max
+    metadata.by_id.get(&topic_id)?.config?.set_bytes_max
 }
 
 fn check_length(set_bytes: usize, set_bytes_max: Option<u32>) -> Option<Failure> {

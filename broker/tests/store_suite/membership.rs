@@ -39,6 +39,12 @@ async fn a_broker_number_stands_for_one_directory_that_is_not_behind<S: Store>(s
     broker.register(&record("u1", 1)).await.expect("a first start");
     broker.register(&record("u1", 2)).await.expect("a second one");
     broker.register(&record("u1", 9)).await.expect("starts that did not get so far");
+    broker.check_directory("u1", 9).await.expect("up to date");
+    broker.check_directory("u1", 10).await.expect("ahead: the registry did not hear of a start");
+    let behind = broker.check_directory("u1", 8).await;
+    assert!(matches!(behind, Err(IdentityError::Behind { starts: 8, registered: 9, .. })), "{behind:?}");
+    let other = broker.check_directory("u2", 9).await;
+    assert!(matches!(other, Err(IdentityError::OtherDirectory { .. })), "{other:?}");
     let behind = broker.register(&record("u1", 9)).await;
     assert!(matches!(behind, Err(IdentityError::Behind { starts: 9, registered: 9, .. })), "{behind:?}");
     let other = broker.register(&record("u2", 10)).await;
