@@ -53,11 +53,11 @@ pub const YIELD_COST_BYTES: usize = 512;
 pub const HELLO_MAX: Duration = Duration::from_secs(5);
 /// Connections on their way from the shard that accepted them to the one that they want. Reached: BUSY.
 pub const HAND_OVERS_MAX: usize = 256;
-/// How long a payload may take to arrive, in seconds, and as long again for each `RECEIVE_BYTES_A_SECOND`; then the
-/// connection is closed, so that memory set aside for it comes back.
-pub const RECEIVE_MAX_S: u32 = 30;
-/// The slowest rate at which a payload may arrive beyond that, in bytes a second.
-pub const RECEIVE_BYTES_A_SECOND: usize = 64 * KIB;
+/// How far a frame that has begun to arrive may fall behind `RECEIVE_BYTES_A_SECOND`, in seconds; then the connection is
+/// closed, so that memory set aside for it comes back: a few that claim much and send nothing must not hold up a shard.
+pub const RECEIVE_LAG_MAX_S: u32 = 10;
+/// The slowest rate at which a frame may arrive, in bytes a second.
+pub const RECEIVE_BYTES_A_SECOND: usize = 16 * KIB;
 /// A reader that takes nothing for so long, in seconds, keeps nothing of the log in memory any more.
 pub const STUCK_AFTER_S: u32 = 2;
 /// A reader that takes nothing for so long, in seconds, is closed.

@@ -152,7 +152,7 @@ async fn receive_exactly(socket: &Socket, activity: &Activity, into: &mut [u8]) 
         if received == 0 {
             return if at == 0 { Ok(false) } else { Err(io::ErrorKind::UnexpectedEof.into()) };
         }
-        activity.received();
+        activity.received(received);
         at += received;
     }
     Ok(true)

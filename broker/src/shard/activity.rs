@@ -27,8 +27,10 @@ pub(super) struct Activity {
     changed: Signal,
     received_at: Cell<u32>,
     sent_at: Cell<u32>,
-    /// The tick by which the frame that is being received must be there.
-    receive_until: Cell<Option<u32>>,
+    /// The tick at which the frame that is being received began to arrive.
+    frame_since: Cell<Option<u32>>,
+    /// Bytes received since then.
+    frame_bytes: Cell<usize>,
 }
 
 impl Activity {
@@ -40,7 +42,8 @@ impl Activity {
             changed: Signal::default(),
             received_at: Cell::new(now),
             sent_at: Cell::new(now),
-            receive_until: Cell::new(None),
+            frame_since: Cell::new(None),
+            frame_bytes: Cell::new(0),
         }
     }
 
@@ -67,27 +70,33 @@ impl Activity {
         }
     }
 
-    pub(super) fn received(&self) {
+    pub(super) fn received(&self, bytes: usize) {
         self.received_at.set(self.tick.get());
+        self.frame_bytes.set(self.frame_bytes.get().saturating_add(bytes));
     }
 
     pub(super) fn sent(&self) {
         self.sent_at.set(self.tick.get());
     }
 
-    /// The rest of a frame, `bytes` long, is being received.
-    pub(super) fn begin_frame(&self, bytes: usize) {
-        let patience = limits::RECEIVE_MAX_S + (bytes / limits::RECEIVE_BYTES_A_SECOND) as u32;
-        self.receive_until.set(Some(self.tick.get().wrapping_add(patience)));
+    /// The rest of a frame is being received. Said again before its end, it changes nothing.
+    pub(super) fn begin_frame(&self) {
+        if self.frame_since.get().is_none() {
+            self.frame_since.set(Some(self.tick.get()));
+            self.frame_bytes.set(0);
+        }
     }
 
     pub(super) fn end_frame(&self) {
-        self.receive_until.set(None);
+        self.frame_since.set(None);
     }
 
-    /// Whether the frame that is being received should have been there by now.
+    /// Whether the frame that is being received arrives too slowly, or not at all.
     pub(super) fn is_frame_late(&self) -> bool {
-        self.receive_until.get().is_some_and(|until| self.tick.get().wrapping_sub(until) as i32 > 0)
+        let Some(since) = self.frame_since.get() else { return false };
+        let deserved_s = self.frame_bytes.get() / limits::RECEIVE_BYTES_A_SECOND;
+        let patience_s = deserved_s.saturating_add(limits::RECEIVE_LAG_MAX_S as usize);
+        self.tick.get().wrapping_sub(since) as usize > patience_s
     }
 
     /// Seconds since the last byte was received.
@@ -98,5 +107,42 @@ impl Activity {
     /// Seconds since the last byte was sent, or since there was something to send.
     pub(super) fn unsent_s(&self) -> u32 {
         self.tick.get().wrapping_sub(self.sent_at.get())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Seconds until a frame counts as late that gets so many bytes each second.
+    fn late_after_s(bytes_a_second: usize) -> Option<u32> {
+        let tick = Rc::new(Cell::new(u32::MAX - 5));
+        let activity = Activity::new(Rc::clone(&tick));
+        (1..1000).find(|_| {
+            tick.set(tick.get().wrapping_add(1));
+            activity.begin_frame();
+            activity.received(bytes_a_second);
+            activity.is_frame_late()
+        })
+    }
+
+    #[test]
+    fn a_frame_that_claims_much_and_sends_little_is_late_soon_whatever_it_claims() {
+        assert_eq!(late_after_s(0), Some(limits::RECEIVE_LAG_MAX_S + 2));
+        assert_eq!(late_after_s(1), Some(limits::RECEIVE_LAG_MAX_S + 2), "a drip does not put it off");
+        assert!(late_after_s(limits::RECEIVE_BYTES_A_SECOND / 2).is_some_and(|s| s < 3 * limits::RECEIVE_LAG_MAX_S));
+        assert_eq!(late_after_s(limits::RECEIVE_BYTES_A_SECOND), None);
+    }
+
+    #[test]
+    fn between_frames_nothing_is_late() {
+        let tick = Rc::new(Cell::new(0));
+        let activity = Activity::new(Rc::clone(&tick));
+        activity.begin_frame();
+        activity.end_frame();
+        tick.set(1000);
+        assert!(!activity.is_frame_late());
+        activity.begin_frame();
+        assert!(!activity.is_frame_late(), "each frame counts for itself");
     }
 }

@@ -40,7 +40,7 @@ impl Receiver {
     pub(super) async fn fill(&mut self, bytes: usize) -> io::Result<bool> {
         while self.end - self.start < bytes {
             if self.end > self.start {
-                self.activity.begin_frame(bytes);
+                self.activity.begin_frame();
             }
             self.make_room(bytes);
             let room = self.room(bytes);
@@ -67,7 +67,7 @@ impl Receiver {
     pub(super) async fn receive_into(&mut self, landing: &mut Landing<ShardEnv>) -> io::Result<()> {
         self.payloads_are_large.set(landing.remaining() >= LARGE_PAYLOAD_BYTES);
         self.start += landing.copy_from(&self.buffer[self.start..self.end]);
-        self.activity.begin_frame(landing.remaining());
+        self.activity.begin_frame();
         while landing.remaining() > 0 {
             // The buffer is empty: the payload took all of it.
             (self.start, self.end) = (0, 0);
@@ -140,8 +140,8 @@ fn receive(
         return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
     }
     let polled = socket.poll_receive(context, first, second);
-    if polled.is_ready() {
-        activity.received();
+    if let Poll::Ready(Ok(bytes)) = polled {
+        activity.received(bytes);
     }
     polled
 }
