@@ -7,7 +7,7 @@ use super::flight::{Flight, Write};
 impl SimDisk {
     pub(super) fn power_cut(&self) {
         let world = &self.inner.world;
-        world.trace(|| "POWER CUT".to_owned());
+        world.trace(|| format!("POWER CUT, in flight: {}", self.describe_flights()));
         self.inner.life.set(self.inner.life.get() + 1);
         let mut flights: Vec<Flight> = std::mem::take(&mut *self.inner.in_flight.borrow_mut()).into_values().collect();
         world.shuffle(&mut flights);
@@ -32,7 +32,7 @@ impl SimDisk {
 
     pub(super) fn kill(&self) {
         let world = &self.inner.world;
-        world.trace(|| "KILL -9".to_owned());
+        world.trace(|| format!("KILL -9, in flight: {}", self.describe_flights()));
         self.inner.life.set(self.inner.life.get() + 1);
         for file in self.inner.files.borrow_mut().values_mut() {
             file.locked = false;
@@ -46,6 +46,7 @@ impl SimDisk {
                 // Lands at the time that was drawn for its end, holding the lock until then.
                 Flight::Write(mut write) if write.orphan || world.chance(0.6) => {
                     write.orphan = true;
+                    write.parts.clear();
                     self.file(write.handle.file, |file| file.locked = true);
                     self.inner.in_flight.borrow_mut().insert(id, Flight::Write(write));
                 }
@@ -66,6 +67,15 @@ impl SimDisk {
             assert_eq!(handles, 0, "{} is still open after an orderly stop", path.display());
         }
         self.inner.life.set(self.inner.life.get() + 1);
+    }
+
+    fn describe_flights(&self) -> String {
+        let flights = self.inner.in_flight.borrow();
+        let writes = flights.values().filter_map(|flight| match flight {
+            Flight::Write(write) => Some(format!("file {} blocks {:?}", write.handle.file, write.block_range())),
+            Flight::Change(_) | Flight::Read(_) => None,
+        });
+        format!("{} operations, writes {:?}", flights.len(), writes.collect::<Vec<_>>())
     }
 
     /// The end of the world: nothing in flight ends any more.

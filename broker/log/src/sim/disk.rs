@@ -120,6 +120,17 @@ impl SimDisk {
         counted.map(|(_, file)| file.size().next_multiple_of(BLOCK)).sum()
     }
 
+    /// Blocks that a power cut could take or tear now: written but not flushed, or being written.
+    pub fn blocks_at_risk(&self) -> usize {
+        let flights = self.in_flight();
+        let in_flight = flights.values().map(|flight| match flight {
+            Flight::Write(write) => write.blocks.len(),
+            Flight::Change(_) | Flight::Read(_) => 0,
+        });
+        let files = self.inner.files.borrow();
+        in_flight.sum::<usize>() + files.values().map(FileNode::blocks_pending).sum::<usize>()
+    }
+
     /// The paths of all files, sorted.
     pub fn paths(&self) -> Vec<PathBuf> {
         self.inner.names.borrow().files().into_iter().map(|(path, _)| path).collect()
@@ -238,7 +249,6 @@ impl SimDisk {
             return;
         }
         let sequence = world.next();
-        let wall_ms = world.wall_ms();
         self.file(id, |file| {
             for (index, content) in write.block_range().zip(&write.blocks) {
                 if write.synchronous {
@@ -247,7 +257,6 @@ impl SimDisk {
                     file.land(sequence, index, content.clone());
                 }
             }
-            file.modified_ms = wall_ms;
         });
         world.trace(|| format!("written file {id} blocks {:?}", write.block_range()));
         write.completion.finish(Ok(()));

@@ -14,6 +14,9 @@ use std::time::Duration;
 /// 2024-01-01, where the wall clock of every history begins.
 const WALL_START_MS: i64 = 1_704_067_200_000;
 
+/// Waiting for a moment worth a crash takes at most so many times the steps.
+const LINGER: u64 = 3;
+
 /// The future given to `run` is task 0.
 const ROOT: u64 = 0;
 
@@ -206,12 +209,20 @@ impl World {
         drop(self.events.take());
     }
 
-    pub(super) fn run<T>(&self, root: impl Future<Output = T>, limit: Limit) -> Run<T> {
+    pub(super) fn run_to<T>(
+        &self,
+        root: impl Future<Output = T>,
+        limit: Limit,
+        mut moment: impl FnMut() -> bool,
+    ) -> Run<T> {
         let mut root = pin!(root);
         let root_waker = self.waker(ROOT);
         root_waker.wake_by_ref();
         let deadline = self.now.get() + limit.time;
-        for _ in 0..limit.steps {
+        for step in 0..limit.steps * LINGER {
+            if step >= limit.steps && moment() {
+                break;
+            }
             if self.now.get() > deadline {
                 return Run::OutOfTime(self.unfinished());
             }

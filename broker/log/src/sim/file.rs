@@ -109,10 +109,12 @@ impl SimFile {
             synchronous,
             fails: world.chance(disk.faults().write_eio),
             orphan: false,
-            _parts: parts,
+            parts,
             completion: Completion::new(),
         };
         disk.assert_no_overlap(&write);
+        let wall_ms = world.wall_ms();
+        disk.file(self.handle.file, |file| file.modified_ms = wall_ms);
         world.trace(|| {
             let kind = if synchronous { "synchronous write" } else { "write" };
             let fails = if write.fails { " will fail" } else { "" };

@@ -23,8 +23,8 @@ pub(super) struct Write {
     pub(super) fails: bool,
     /// Its process was killed; any of its blocks land.
     pub(super) orphan: bool,
-    /// The memory that it is written from, held until the end.
-    pub(super) _parts: Vec<SimSlice>,
+    /// The memory that it is written from, held until the end of the write or of the process.
+    pub(super) parts: Vec<SimSlice>,
     pub(super) completion: Completion<()>,
 }
 

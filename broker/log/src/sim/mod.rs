@@ -56,7 +56,12 @@ impl Sim {
 
     /// Runs `root` and all spawned tasks until it is done, or one of the other ends of [`Run`].
     pub fn run<T>(&self, root: impl Future<Output = T>, limit: Limit) -> Run<T> {
-        self.world.run(root, limit)
+        self.world.run_to(root, limit, || true)
+    }
+
+    /// As `run`, but when the steps are used up goes on, for a while, to a `moment` that is worth a crash.
+    pub fn run_to<T>(&self, root: impl Future<Output = T>, limit: Limit, moment: impl FnMut() -> bool) -> Run<T> {
+        self.world.run_to(root, limit, moment)
     }
 
     /// Ends the life with a power cut: tasks and memory are gone, the disk keeps what it must and whatever else it likes.

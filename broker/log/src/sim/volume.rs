@@ -167,6 +167,11 @@ impl FileNode {
         }
     }
 
+    /// Blocks with versions that are not on the media.
+    pub(super) fn blocks_pending(&self) -> usize {
+        self.pending.len()
+    }
+
     /// Whether no cut could change anything here.
     pub(super) fn is_clean(&self) -> bool {
         self.pending.is_empty() && self.sizes_pending.is_empty()
