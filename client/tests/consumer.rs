@@ -395,6 +395,17 @@ async fn unknown_topics_and_partitions_are_errors_at_once() {
 }
 
 #[tokio::test]
+async fn a_consumer_is_a_stream_for_combinators() {
+    use futures_util::StreamExt;
+    let broker = FakeBroker::start().await;
+    broker.topic("t", 1);
+    fill(&broker, "t", 0, 0..10);
+    let consumer = consumer(&broker, |it| it.topic("t")).await;
+    let lengths: Vec<usize> = consumer.map(|message| message.unwrap().value().unwrap().len()).take(10).collect().await;
+    assert_eq!(lengths, (0..10).map(|index| value(index).len()).collect::<Vec<_>>());
+}
+
+#[tokio::test]
 async fn keys_headers_times_and_tombstones_arrive_as_they_were_sent() {
     let broker = FakeBroker::start().await;
     broker.topic("t", 1);
