@@ -152,6 +152,18 @@ pub const SHARD_ANSWER_MAX: Duration = Duration::from_secs(2);
 
 const _: () =
     assert!(FRAME_BYTES_MAX >= SET_BYTES_LIMIT + 12 + REQUEST_PROTO_BYTES_MAX, "a frame holds the largest set");
+const _: () =
+    assert!(SET_BYTES_LIMIT == corelane_log::limits::SET_BYTES_LIMIT as usize, "broker and log agree on sets");
+const _: () = assert!(
+    SEGMENT_BYTES_LIMIT as u64 <= corelane_log::limits::SEGMENT_BYTES_LIMIT,
+    "the log takes the largest segment"
+);
+const _: () =
+    assert!(SEGMENT_BYTES_MIN as u64 >= corelane_log::limits::SEGMENT_BYTES_MIN, "the log takes the smallest segment");
+const _: () = assert!(
+    REQUEST_PROTO_BYTES_MAX == corelane_proto::frame::REQUEST_PROTO_BYTES_MAX as usize,
+    "requests are as long as clients are told that they may be"
+);
 const _: () = assert!(UNFLUSHED_BYTES_MIN >= SET_BYTES_LIMIT + BLOCK_BYTES, "the write window holds the largest set");
 const _: () = assert!(UNFLUSHED_BYTES_LIMIT >= UNFLUSHED_BYTES_MIN, "the write window has a range");
 const _: () = assert!(ARENA_BYTES_MIN >= 2 * (SET_BYTES_LIMIT + BLOCK_BYTES), "the arena holds two largest sets");
