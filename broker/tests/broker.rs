@@ -438,6 +438,28 @@ fn the_pages_tell_health_and_figures() {
 }
 
 #[test]
+fn a_stop_in_the_middle_of_a_large_creation_leaves_the_topic_whole_or_not_at_all() {
+    let mut broker = Broker::start(BrokerOptions::new());
+    let mut client = wire(&broker);
+    let request = pb::CreateTopicRequest { name: "large".to_owned(), partitions: 2_000, ..Default::default() };
+    client.send(Method::CreateTopic, &request, &[]);
+    // Once the topic is told, its partitions are being made; whether or not that is so yet, the stop is orderly.
+    let mut other = wire(&broker);
+    let began = Instant::now();
+    while topics(&mut other).is_empty() && began.elapsed() < PATIENCE {}
+    let took = broker.stop();
+    assert!(took < Duration::from_secs(10), "{took:?}");
+    broker.restart();
+    let known = topics(&mut wire(&broker));
+    for topic in &known {
+        assert_eq!(topic.partitions.len(), 2_000);
+        let bad = topic.partitions.iter().find(|partition| partition.state() != pb::PartitionState::Serving);
+        assert_eq!(bad, None);
+    }
+    assert!(!known.is_empty(), "it had been told before the stop");
+}
+
+#[test]
 fn a_stop_in_the_middle_of_everything_is_orderly_and_quick() {
     for signal in [rustix::process::Signal::TERM, rustix::process::Signal::INT] {
         let mut broker = Broker::start(BrokerOptions::new());

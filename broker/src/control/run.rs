@@ -8,6 +8,7 @@ use async_channel::Receiver;
 use corelane_log::blocking::{self, BlockingDisk};
 use corelane_log::checkpoint;
 use corelane_log::data_dir::{DataDir, Identity};
+use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
@@ -53,6 +54,8 @@ impl<S: Store> Running<S> {
         };
         for task in [following, answering, paging, sweeping] {
             task.abort();
+            // Gone, and what it holds of the registry with it.
+            let _ = task.await;
         }
         if let Some(page) = page {
             page.abort();
@@ -110,9 +113,18 @@ async fn follow<S: Store>(control: Rc<Control<S>>, mut follower: Follower<S>) {
     }
 }
 
+/// Answers calls side by side. They are this task's own, so that they end with it: a call that waits for a large creation
+/// would hold the registry open, and with it the process.
 async fn answer_calls<S: Store>(control: Rc<Control<S>>, calls: Receiver<ToControl>) {
-    while let Ok(call) = calls.recv().await {
-        tokio::task::spawn_local(Rc::clone(&control).answer(call));
+    let mut answering = FuturesUnordered::new();
+    loop {
+        tokio::select! {
+            call = calls.recv() => match call {
+                Ok(call) => answering.push(Rc::clone(&control).answer(call)),
+                Err(_) => return,
+            },
+            Some(()) = answering.next() => {}
+        }
     }
 }
 
