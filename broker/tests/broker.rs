@@ -163,6 +163,12 @@ fn a_topic_is_altered_described_trimmed_and_deleted() {
     assert_eq!(described.details.iter().map(|detail| detail.partition).collect::<Vec<_>>(), [0, 1]);
     assert!(described.details[0].durable_end > 0 && described.details[1].end == 0);
 
+    let trim = |position| pb::TrimTopicRequest { topic_id: views.topic_id.clone(), partition: 0, epoch: 1, position };
+    let end = described.details[0].end;
+    let trimmed: pb::TrimTopicResponse = shard.call(Method::TrimTopic, &trim(end), &[]).ok();
+    assert_eq!(trimmed.start, 0, "the active segment begins there");
+    assert_eq!(shard.call(Method::TrimTopic, &trim(end + 1), &[]).error().end, Some(end));
+
     let directory = topic_dir(&broker, &views);
     assert!(directory.is_dir());
     let wrong = pb::DeleteTopicRequest { name: "views".to_owned(), topic_id: vec![1; 16] };
