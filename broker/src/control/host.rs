@@ -131,13 +131,14 @@ impl<S: Store> Control<S> {
         });
     }
 
-    /// The directory first, so that it knows what the log has to obey; then the shards.
+    /// The directory first, so that it knows what the log has to obey; then the shards. A full disk keeps the note from
+    /// being written, and a shorter retention is what makes room: the shards obey all the same, and the next start notes
+    /// what the registry says.
     async fn change(&self, topic_id: TopicId, record: &TopicRecord) {
         let Some(name) = self.hosted.borrow().get(&topic_id).map(|topic| topic.name.clone()) else { return };
         let (data, identity) = (self.config.data.clone(), identity(&name, record));
         if let Err(error) = blocking(move || disk::prepare(&data, &identity, Vec::new())).await {
             tracing::error!(topic = %name, %error, "a topic's new configuration could not be noted in its directory");
-            return;
         }
         for shard in &self.shards {
             let _ = shard.send(ToShard::Configure { topic_id, config: record.config.clone() }).await;
