@@ -1,0 +1,145 @@
+//! Kill -9 in the middle of publishing: what was acknowledged or seen stays, under its id, and nothing else appears.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use corelane_client::{Acks, Client, DeliveryFuture, Producer, Record, Start, TopicSettings};
+use corelane_testkit::{Broker, BrokerOptions, full};
+
+use crate::support::{Seen, connect, create, details, eventually, number, numbered, read_to_end, seen, within};
+
+const TOPIC: &str = "crash";
+const PARTITIONS: u32 = 4;
+/// Every set has so many messages, so that a half set shows as a count that is not a multiple.
+const SET_MESSAGES: u64 = 50;
+const VALUE_BYTES: usize = 1000;
+const KILLS: u64 = 3;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn kill_9_loses_nothing_acknowledged_or_seen_and_leaves_no_half_set() {
+    let bytes_total: u64 = if full() { 1 << 30 } else { 48 << 20 };
+    let sets = bytes_total / (VALUE_BYTES as u64 * SET_MESSAGES * u64::from(PARTITIONS));
+    let seed = fastrand::u64(..);
+    println!("seed {seed}, {sets} sets for each of {PARTITIONS} partitions");
+    let mut random = fastrand::Rng::with_seed(seed);
+
+    let mut broker = Broker::start(BrokerOptions::new());
+    let client = connect(&broker).await;
+    // Rolls happen on the way.
+    create(&client, TOPIC, PARTITIONS, TopicSettings::new().segment_bytes(8 << 20)).await;
+    let producer = client
+        .producer()
+        .acks(Acks::Durable)
+        .batch_messages_max(SET_MESSAGES as u32)
+        .linger(Duration::from_hours(1))
+        .delivery_timeout(Duration::from_mins(10))
+        .build()
+        .expect("a producer");
+
+    let watched = Arc::new(Mutex::new(Vec::new()));
+    let watcher = tokio::spawn(watch(client.clone(), Arc::clone(&watched)));
+    let publisher = tokio::spawn(publish(producer.clone(), sets));
+    let total = sets * SET_MESSAGES * u64::from(PARTITIONS);
+    for kill in 0..KILLS {
+        // Somewhere in the kill's own part of the way.
+        let threshold = total * (2 * kill + 1) / (2 * KILLS + 1) + random.u64(..total / (2 * KILLS + 1));
+        eventually("acknowledgements up to the kill", async || producer.stats().acknowledged >= threshold).await;
+        let seen_before = watched.lock().expect("the watcher lives").len();
+        broker.kill9();
+        broker.restart();
+        println!("kill {kill} at {threshold} acknowledged, {seen_before} seen");
+    }
+    let firsts = within(Duration::from_mins(10), "everything to be taken", publisher).await.expect("the publisher");
+    let report = producer.close(Duration::from_mins(10)).await;
+    assert!(report.is_complete(), "{report:?}");
+    watcher.abort();
+
+    // A last kill, with nothing under way: what is read back is what the disk holds.
+    broker.kill9();
+    broker.restart();
+    let client = connect(&broker).await;
+    let stored = stored(&client).await;
+    check_sets(&stored, sets);
+    let by_place: HashMap<(u32, u64), u64> =
+        stored.iter().map(|seen| ((seen.partition, seen.position), number(&seen.value))).collect();
+    for (partition, first, delivery) in firsts {
+        let position = delivery.await.expect("every set was acknowledged").position.expect("a position");
+        assert_eq!(by_place.get(&(partition, position)), Some(&first), "acknowledged at {partition}/{position}");
+    }
+    for (partition, position, number) in watched.lock().expect("the watcher's notes").iter() {
+        assert_eq!(by_place.get(&(*partition, *position)), Some(number), "seen at {partition}/{position}");
+    }
+    broker.stop();
+}
+
+/// Publishes every partition's messages in order; returns of each set's first message where and what it is, and its fate.
+async fn publish(producer: Producer, sets: u64) -> Vec<(u32, u64, DeliveryFuture)> {
+    let mut firsts = Vec::new();
+    for at in 0..sets * SET_MESSAGES {
+        let value = numbered(at, VALUE_BYTES);
+        for partition in 0..PARTITIONS {
+            let record = Record::to(TOPIC).partition(partition).value(&value);
+            let delivery = producer.send(record).await.expect("a message is taken");
+            if at.is_multiple_of(SET_MESSAGES) {
+                firsts.push((partition, at, delivery));
+            }
+        }
+    }
+    firsts
+}
+
+/// Follows the topic across the kills and notes what it sees.
+async fn watch(client: Client, notes: Arc<Mutex<Vec<(u32, u64, u64)>>>) {
+    let builder = client.consumer().topic(TOPIC).start(Start::Earliest);
+    let mut consumer = builder.build().await.expect("a consumer");
+    loop {
+        match consumer.next().await.expect("a consumer does not end by itself") {
+            Ok(message) => {
+                let seen = seen(&message);
+                notes.lock().expect("nobody panics with it").push((seen.partition, seen.position, number(&seen.value)));
+            }
+            Err(error) => assert!(error.is_retryable(), "a reader of the tail was thrown out: {error}"),
+        }
+    }
+}
+
+/// Everything the topic holds, partition by partition.
+async fn stored(client: &Client) -> Vec<Seen> {
+    let mut all = Vec::new();
+    for detail in details(client, TOPIC).await {
+        assert_eq!(detail.visible_end, detail.end, "partition {} is quiet", detail.partition);
+        let builder = client.consumer().partition(TOPIC, detail.partition).start(Start::Earliest);
+        let seen = read_to_end(builder).await;
+        assert_eq!(seen.first().map(|first| first.position), Some(detail.start));
+        assert_eq!(seen.last().map(|last| last.next_position), Some(detail.end));
+        assert!(seen.windows(2).all(|pair| pair[0].next_position == pair[1].position), "ids are contiguous");
+        all.extend(seen);
+    }
+    all
+}
+
+/// In each partition: whole sets only, each as published, none missing, and resent ones in order.
+fn check_sets(stored: &[Seen], sets: u64) {
+    for partition in 0..PARTITIONS {
+        let stored = stored.iter().filter(|seen| seen.partition == partition);
+        let ends: Vec<bool> = stored.clone().map(|seen| seen.ends_set).collect();
+        let numbers: Vec<u64> = stored.map(|seen| number(&seen.value)).collect();
+        assert!(numbers.len().is_multiple_of(SET_MESSAGES as usize), "partition {partition} ends in half a set");
+        for (at, ends_set) in ends.into_iter().enumerate() {
+            assert_eq!(ends_set, (at as u64 + 1).is_multiple_of(SET_MESSAGES), "message {at} of partition {partition}");
+        }
+        let mut expected = 0;
+        let mut resent = 0;
+        for set in numbers.chunks(SET_MESSAGES as usize) {
+            assert!(set[0].is_multiple_of(SET_MESSAGES), "a set of partition {partition} begins at message {}", set[0]);
+            assert!(set.windows(2).all(|pair| pair[0] + 1 == pair[1]), "a set of partition {partition} is mixed up");
+            let set = set[0] / SET_MESSAGES;
+            assert!(set <= expected, "set {set} of partition {partition} came before set {expected}");
+            resent += u64::from(set != expected);
+            expected = set + 1;
+        }
+        println!("partition {partition}: {} sets, {resent} steps back", numbers.len() as u64 / SET_MESSAGES);
+        assert_eq!(expected, sets, "partition {partition} ends with its last set");
+    }
+}

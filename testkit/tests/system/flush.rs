@@ -1,0 +1,65 @@
+//! What a consumer sees is durable; what is not flushed yet is not seen.
+
+use std::time::{Duration, Instant};
+
+use corelane_client::{Acks, TopicSettings};
+use corelane_testkit::{Broker, BrokerOptions};
+
+use crate::support::{
+    assert_run, connect, create, detail, from_start, next, number, numbers_of, publish_numbered, read_all,
+};
+
+const INTERVAL: Duration = Duration::from_secs(3);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_is_seen_only_once_flushed_and_then_stays() {
+    let mut broker = Broker::start(BrokerOptions::new());
+    let client = connect(&broker).await;
+    let settings = TopicSettings::new().flush_messages(10_000).flush_interval(INTERVAL);
+    create(&client, "lazy", 1, settings).await;
+    let producer = client.producer().acks(Acks::Received).build().expect("a producer");
+    let mut reader = from_start(&client, "lazy").await;
+
+    let began = Instant::now();
+    publish_numbered(&producer, "lazy", 0, 0..100, 100).await;
+    let unflushed = detail(&client, "lazy").await;
+    // Said only if the interval cannot have passed: this machine may be slow.
+    if began.elapsed() < INTERVAL {
+        assert_eq!((unflushed.visible_end, unflushed.durable_end), (0, 0), "visible before the flush");
+        assert!(unflushed.end > 0);
+    }
+    let mut highest = 0;
+    for at in 0..100 {
+        let seen = next(&mut reader).await;
+        assert!(began.elapsed() >= INTERVAL, "message {at} was seen after {:?}", began.elapsed());
+        assert_eq!(number(&seen.value), at);
+        highest = highest.max(seen.next_position);
+    }
+
+    // More that is not flushed, then a kill: what was seen stays, and the end is not below it.
+    publish_numbered(&producer, "lazy", 0, 100..200, 100).await;
+    broker.kill9();
+    broker.restart();
+    let client = connect(&broker).await;
+    let after = detail(&client, "lazy").await;
+    assert!(after.end >= highest, "the end {} is below what was served, {highest}", after.end);
+    let numbers = numbers_of(&read_all(&client, "lazy").await);
+    assert!(numbers.len() >= 100, "{} of 100 seen messages are left", numbers.len());
+    assert_run(&numbers, 0..numbers.len() as u64);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn so_many_messages_flush_before_the_interval_ends() {
+    let broker = Broker::start(BrokerOptions::new());
+    let client = connect(&broker).await;
+    let settings = TopicSettings::new().flush_messages(1_000).flush_interval(Duration::from_mins(30));
+    create(&client, "counted", 1, settings).await;
+    let producer = client.producer().acks(Acks::Received).build().expect("a producer");
+    publish_numbered(&producer, "counted", 0, 0..999, 100).await;
+    assert_eq!(detail(&client, "counted").await.visible_end, 0, "flushed before it had to be");
+    publish_numbered(&producer, "counted", 0, 999..1_000, 100).await;
+    let mut reader = from_start(&client, "counted").await;
+    for at in 0..1_000 {
+        assert_eq!(number(&next(&mut reader).await.value), at);
+    }
+}

@@ -1,0 +1,18 @@
+//! What the whole system promises, attacked from outside: real brokers, the real client, the real command line. One test
+//! executable, a file per family of promises. `make test` runs the short forms; `CORELANE_FULL=1` (`make test-full`) the
+//! long ones.
+
+mod clients;
+mod crash;
+mod disk_full;
+mod faults;
+mod flush;
+mod hostile;
+mod lifecycle;
+mod memory;
+mod places;
+mod retention;
+mod sample_logs;
+mod sizes;
+mod support;
+mod topics;
