@@ -8,8 +8,9 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::pin::pin;
 use std::rc::Rc;
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::mpsc::TryRecvError;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use async_channel::{Receiver, Sender};
 use corelane_log::env::{Arena, Env};
@@ -32,6 +33,14 @@ use crate::service::context::{Counters, Identity, Owned, ShardContext};
 
 /// How often the executor looks after its rings while its tasks are busy.
 const PREEMPT_AFTER: Duration = Duration::from_micros(500);
+/// How often a start looks whether what it waits for has come.
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
+/// How long a start waits for a port that is taken: the kernel closes the sockets of a killed broker's rings a little
+/// after the process has gone.
+const PORT_PATIENCE: Duration = Duration::from_secs(2);
+/// How long a shard's seat may stay free before another thread is started for it, and how many are.
+const SEAT_PATIENCE: Duration = Duration::from_millis(500);
+const SEAT_OFFERS_MAX: usize = 100;
 /// What glommio takes for its own buffers, which only its helpers use, in bytes. It is charged three times against the
 /// memlock limit.
 const EXECUTOR_MEMORY_BYTES: usize = 128 << 10;
@@ -124,10 +133,8 @@ impl Shards {
 /// When the port cannot be had, or a shard does not come up.
 pub fn start(options: &BootOptions) -> Result<Shards, BootError> {
     let address = options.listen;
-    let listeners = socket::listen(address, options.shards)
-        .and_then(|listeners| Ok((socket::local_address(&listeners[0])?, listeners)))
-        .map_err(|source| BootError::Listen { address, source });
-    let (address, listeners) = listeners?;
+    let (address, listeners) =
+        listen(address, options.shards).map_err(|source| BootError::Listen { address, source })?;
     let (peers, inboxes): (Vec<_>, Vec<_>) =
         (0..options.shards).map(|_| async_channel::bounded(limits::HAND_OVERS_MAX)).unzip();
     let mut shards = Shards { senders: Vec::new(), address, threads: Vec::new() };
@@ -135,20 +142,121 @@ pub fn start(options: &BootOptions) -> Result<Shards, BootError> {
     for (shard, (listener, inbox)) in listeners.into_iter().zip(inboxes).enumerate() {
         let (sender, messages) = async_channel::bounded(limits::SHARD_QUEUE_MAX);
         let seat = Seat { shard, options: options.clone(), listener, peers: peers.clone(), inbox, messages };
-        let (thread, is_up) = seat.spawn().map_err(|error| BootError::Shard { shard, reason: error.to_string() })?;
+        starting.push(Starting::new(seat)?);
         shards.senders.push(sender);
-        shards.threads.push(thread);
-        starting.push(is_up);
     }
-    for (shard, is_up) in starting.into_iter().enumerate() {
-        let outcome = is_up.recv().unwrap_or_else(|_| {
-            let ended = shards.threads.remove(shard).join();
-            Err(ended.err().map_or_else(|| "its thread has ended".to_owned(), |error| error.to_string()))
-        });
+    for shard in starting {
         // On an error the others end by themselves: nobody can send to them any more.
-        outcome.map_err(|reason| BootError::Shard { shard, reason })?;
+        shards.threads.push(shard.wait()?);
     }
     Ok(shards)
+}
+
+/// Takes the port; waits a little for one that a broker killed just now still holds.
+fn listen(address: SocketAddr, shards: usize) -> io::Result<(SocketAddr, Vec<OwnedFd>)> {
+    let began = Instant::now();
+    loop {
+        match socket::listen(address, shards) {
+            Ok(listeners) => return Ok((socket::local_address(&listeners[0])?, listeners)),
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && began.elapsed() < PORT_PATIENCE => {
+                std::thread::sleep(POLL_INTERVAL);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+type Thread = ExecutorJoinHandle<io::Result<()>>;
+/// Tells whether a shard is up.
+type IsUp = std::sync::mpsc::Receiver<Result<(), String>>;
+
+/// A shard that is about to come up.
+///
+/// glommio 0.9 can put an executor to sleep before its first task ran: when the thread loses its core for longer than
+/// the preempt timer between arming it and looking at it, the executor sees "time to yield", takes that for "nothing to
+/// do", and waits for an event that nobody will cause. Later the shard's own timers wake it; at this point it has none.
+/// So a seat that nobody took in time is offered to one more thread, and a late riser that finds it taken ends.
+struct Starting {
+    shard: usize,
+    cores: Vec<usize>,
+    seat: Arc<Mutex<Option<Seat>>>,
+    threads: Vec<(Thread, IsUp)>,
+}
+
+impl Starting {
+    fn new(seat: Seat) -> Result<Self, BootError> {
+        let (shard, cores) = (seat.shard, seat.options.cores.clone());
+        let mut starting = Self { shard, cores, seat: Arc::new(Mutex::new(Some(seat))), threads: Vec::new() };
+        starting.spawn()?;
+        Ok(starting)
+    }
+
+    fn error(&self, reason: impl Into<String>) -> BootError {
+        BootError::Shard { shard: self.shard, reason: reason.into() }
+    }
+
+    /// Starts a thread that takes the seat.
+    fn spawn(&mut self) -> Result<(), BootError> {
+        let (up, is_up) = std::sync::mpsc::channel();
+        let placement = self.cores.get(self.shard).map_or(Placement::Unbound, |core| Placement::Fixed(*core));
+        let seat = Arc::clone(&self.seat);
+        let thread = LocalExecutorBuilder::new(placement)
+            .name(&format!("shard-{}", self.shard))
+            .io_memory(EXECUTOR_MEMORY_BYTES)
+            .ring_depth(EXECUTOR_RING_DEPTH)
+            .preempt_timer(PREEMPT_AFTER)
+            .blocking_thread_pool_placement(PoolPlacement::Unbound(1))
+            .spawn(move || async move {
+                let seat = seat.lock().unwrap_or_else(PoisonError::into_inner).take();
+                match seat.map(Seat::take) {
+                    Some(Ok(seated)) => {
+                        // Whoever starts the shards may have given up because of another one.
+                        let _ = up.send(Ok(()));
+                        seated.run().await;
+                        Ok(())
+                    }
+                    Some(Err(error)) => {
+                        let _ = up.send(Err(error.to_string()));
+                        Err(error)
+                    }
+                    None => Ok(()),
+                }
+            });
+        let thread = thread.map_err(|error| self.error(error.to_string()))?;
+        self.threads.push((thread, is_up));
+        Ok(())
+    }
+
+    /// Waits until the shard is up; returns its thread.
+    fn wait(mut self) -> Result<Thread, BootError> {
+        let mut offered = Instant::now();
+        loop {
+            let news = self.threads.iter().map(|(_, is_up)| is_up.try_recv());
+            let news = news.enumerate().find(|(_, news)| *news != Err(TryRecvError::Empty));
+            match news {
+                Some((at, Ok(Ok(())))) => return Ok(self.threads.swap_remove(at).0),
+                Some((_, Ok(Err(reason)))) => return Err(self.error(reason)),
+                Some((at, Err(_))) => {
+                    let ended = self.threads.swap_remove(at).0.join().err().map(|error| error.to_string());
+                    // A late riser leaves the seat to the others.
+                    if ended.is_some() || self.threads.is_empty() {
+                        return Err(self.error(ended.unwrap_or_else(|| "its thread has ended".to_owned())));
+                    }
+                }
+                None => {}
+            }
+            let is_free = self.seat.lock().unwrap_or_else(PoisonError::into_inner).is_some();
+            if is_free && offered.elapsed() > SEAT_PATIENCE && self.threads.len() < SEAT_OFFERS_MAX {
+                tracing::warn!(
+                    shard = self.shard,
+                    "a shard's thread fell asleep before it began; another one takes over"
+                );
+                self.spawn()?;
+                offered = Instant::now();
+            }
+            std::thread::sleep(POLL_INTERVAL);
+        }
+    }
 }
 
 /// What a shard's thread is given.
@@ -169,37 +277,7 @@ struct Seated {
     messages: Receiver<ToShard>,
 }
 
-/// Tells whether a shard is up.
-type IsUp = std::sync::mpsc::Receiver<Result<(), String>>;
-
 impl Seat {
-    /// Starts the shard's thread.
-    fn spawn(self) -> io::Result<(ExecutorJoinHandle<io::Result<()>>, IsUp)> {
-        let (up, is_up) = std::sync::mpsc::channel();
-        let placement = self.options.cores.get(self.shard).map_or(Placement::Unbound, |core| Placement::Fixed(*core));
-        let thread = LocalExecutorBuilder::new(placement)
-            .name(&format!("shard-{}", self.shard))
-            .io_memory(EXECUTOR_MEMORY_BYTES)
-            .ring_depth(EXECUTOR_RING_DEPTH)
-            .preempt_timer(PREEMPT_AFTER)
-            .blocking_thread_pool_placement(PoolPlacement::Unbound(1))
-            .spawn(move || async move {
-                match self.take() {
-                    Ok(seated) => {
-                        // Whoever starts the shards may have given up because of another one.
-                        let _ = up.send(Ok(()));
-                        seated.run().await;
-                        Ok(())
-                    }
-                    Err(error) => {
-                        let _ = up.send(Err(error.to_string()));
-                        Err(error)
-                    }
-                }
-            });
-        Ok((thread.map_err(io::Error::from)?, is_up))
-    }
-
     fn take(self) -> io::Result<Seated> {
         let options = self.options;
         let env = ShardEnv::new(options.arena_bytes)?;
