@@ -35,12 +35,13 @@ pub(super) struct Running<S: Store> {
     pub(super) membership: Membership<S>,
     pub(super) alive: Alive,
     pub(super) identity: Identity,
+    pub(super) signals: Signals,
 }
 
 impl<S: Store> Running<S> {
     /// Serves until a signal comes, then stops in order.
     pub(super) async fn run(self) -> Result<(), StartError> {
-        let Self { control, follower, calls, http, shards, membership, mut alive, identity } = self;
+        let Self { control, follower, calls, http, shards, membership, mut alive, identity, signals } = self;
         let (questions, asked) = mpsc::channel(HTTP_CONNECTIONS_MAX);
         let page = http.map(|http| tokio::task::spawn_local(http::serve(http, questions)));
         let following = tokio::task::spawn_local(follow(Rc::clone(&control), follower));
@@ -48,7 +49,7 @@ impl<S: Store> Running<S> {
         let paging = tokio::task::spawn_local(answer_page(Rc::clone(&control), asked));
         let sweeping = tokio::task::spawn_local(sweep(Rc::clone(&control)));
         let outcome = tokio::select! {
-            outcome = until_signal() => outcome,
+            () = signals.wait() => Ok(()),
             () = keep_alive(&control, &membership, &mut alive) => Ok(()),
             () = until_shard_ends(&control) => Err(StartError::ShardEnded),
         };
@@ -65,16 +66,27 @@ impl<S: Store> Running<S> {
     }
 }
 
-async fn until_signal() -> Result<(), StartError> {
-    let listen = |kind| signal(kind).map_err(|error| StartError::Check(format!("signals cannot be received: {error}")));
-    let (mut terminate, mut interrupt): (Signal, Signal) =
-        (listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?);
-    let name = tokio::select! {
-        _ = terminate.recv() => "SIGTERM",
-        _ = interrupt.recv() => "SIGINT",
-    };
-    tracing::info!(signal = name, "stopping");
-    Ok(())
+/// The signals that ask for an orderly stop. From the moment this exists they no longer end the process by themselves:
+/// it must exist before anybody is told that the broker is ready.
+pub(super) struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    pub(super) fn listen() -> Result<Self, StartError> {
+        let listen =
+            |kind| signal(kind).map_err(|error| StartError::Check(format!("signals cannot be received: {error}")));
+        Ok(Self { terminate: listen(SignalKind::terminate())?, interrupt: listen(SignalKind::interrupt())? })
+    }
+
+    async fn wait(mut self) {
+        let name = tokio::select! {
+            _ = self.terminate.recv() => "SIGTERM",
+            _ = self.interrupt.recv() => "SIGINT",
+        };
+        tracing::info!(signal = name, "stopping");
+    }
 }
 
 /// A shard's thread that is gone takes its end of the channel along.

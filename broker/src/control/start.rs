@@ -16,7 +16,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 use super::disk::{self, DirLock};
-use super::run::Running;
+use super::run::{Running, Signals};
 use super::{Control, topic_config};
 use crate::config::{AutoCount, Config, HostPort};
 use crate::io::checks;
@@ -199,12 +199,16 @@ impl<S: Store> Starting<S> {
             Ok(http) => http,
             Err(error) => return Err(abort(shards, StartError::Check(format!("http: {error}"))).await),
         };
+        let signals = match Signals::listen() {
+            Ok(signals) => signals,
+            Err(error) => return Err(abort(shards, error).await),
+        };
         for shard in &control.shards {
             let _ = shard.send(ToShard::Serve).await;
         }
         say_ready(&control, shards.address, http.as_ref());
         let alive = Alive { lease, instance, uuid: identity.uuid.clone() };
-        Running { control, follower, calls, http, shards, membership, alive, identity }.run().await
+        Running { control, follower, calls, http, shards, membership, alive, identity, signals }.run().await
     }
 }
 
