@@ -18,7 +18,7 @@ make_work_directory() {
     trap 'exit 130' INT TERM
 }
 
-# Starts a broker on free ports and exports its address for the CLI. Arguments go to the broker.
+# Starts a broker on free ports and exports its address for the CLI and the load generator. Arguments go to the broker.
 start_broker() {
     corelane-broker --data "$work/data" --listen 127.0.0.1:0 --http 127.0.0.1:0 "$@" \
         >"$work/broker.out" 2>"$work/broker.log" &
@@ -56,11 +56,4 @@ clean_up() {
         wait "$broker_pid" 2>/dev/null || true
     fi
     [ -z "$work" ] || rm -rf "$work"
-}
-
-# number FILE OBJECT FIELD: a number out of loadgen's JSON, whose objects are flat; 0 where it is not.
-number() {
-    local value
-    value=$(tr -d ' \n' <"$1" | grep -o "\"$2\":{[^}]*}" | grep -o "\"$3\":[0-9.eE+-]*" | head -n 1 | cut -d: -f2) || true
-    echo "${value:-0}"
 }
