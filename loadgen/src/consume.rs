@@ -22,6 +22,8 @@ const TURN_MESSAGES: usize = 256;
 
 /// The kind of a value that is not what was published though its CRC is right.
 pub(crate) const DAMAGED: &str = "damaged values";
+/// What values are counted as that carry no number of a run: nothing can be said of them.
+const UNNUMBERED: &str = "values without a number";
 
 /// What was read so far.
 #[derive(Debug)]
@@ -66,7 +68,10 @@ impl Reading {
             Value::Whole(header) if self.only_run.is_some_and(|run| run != header.run) => {}
             // What another program has published is not ours to judge; its CRC was checked by the client.
             Value::Foreign if self.only_run.is_some() => {}
-            Value::Foreign => self.count(value.len()),
+            Value::Foreign => {
+                self.count(value.len());
+                self.count_error(UNNUMBERED, 1);
+            }
             Value::Damaged => {
                 self.count(value.len());
                 self.count_error(DAMAGED, 1);

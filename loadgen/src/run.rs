@@ -222,7 +222,8 @@ impl Work {
         } else {
             verified &= errors.keys().all(|kind| kind == DUPLICATES);
             if self.args.consumes() {
-                verified &= self.args.count.is_none_or(|count| self.totals().consumed >= count);
+                let consumed = self.totals().consumed;
+                verified &= consumed > 0 && self.args.count.is_none_or(|count| consumed >= count);
             }
         }
         Report {

@@ -85,6 +85,25 @@ fn what_is_not_all_there_is_not_verified() {
 }
 
 #[test]
+fn what_carries_no_number_and_what_is_not_there_is_not_verified() {
+    let broker = Broker::start(BrokerOptions::new());
+    let topic = ["topic", "create", "t", "--partitions", "1"];
+    run(broker.cli().args(topic), DEADLINE).success();
+    let consume = || {
+        let mut consume = broker.loadgen("consume");
+        consume.args(["--topic", "t", "--exit-at-end"]);
+        fails(consume).text()
+    };
+    assert!(consume().contains("NOT VERIFIED"), "nothing is there");
+    let directory = TestDir::new("loadgen");
+    let source = directory.join("lines");
+    std::fs::write(&source, "one\ntwo\n").unwrap();
+    run(broker.cli().args(["produce", "t", "--file", source.to_str().unwrap()]), DEADLINE).success();
+    let report = consume();
+    assert!(report.contains("NOT VERIFIED") && report.contains("values without a number"), "{report}");
+}
+
+#[test]
 fn an_unknown_topic_and_a_dead_address_are_errors() {
     let mut broker = Broker::start(BrokerOptions::new());
     let mut unknown = broker.loadgen("both");
