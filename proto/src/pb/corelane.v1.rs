@@ -371,6 +371,367 @@ pub struct FindMessageResponse {
     #[prost(uint64, tag = "4")]
     pub end: u64,
 }
+/// Some partitions of one topic.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct TopicPartitions {
+    /// 16 bytes
+    #[prost(bytes = "vec", tag = "1")]
+    pub topic_id: ::prost::alloc::vec::Vec<u8>,
+    /// its name, in responses; empty: it was deleted meanwhile
+    #[prost(string, tag = "2")]
+    pub topic: ::prost::alloc::string::String,
+    /// ascending
+    #[prost(uint32, repeated, tag = "3")]
+    pub partitions: ::prost::alloc::vec::Vec<u32>,
+}
+/// Who speaks, in every call of a member. The three secrets of a membership come from JoinGroup's response: whoever
+/// carries an older attachment than the last one is displaced and answered FENCED.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Member {
+    #[prost(string, tag = "1")]
+    pub group: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub member_id: ::prost::alloc::string::String,
+    /// 16 bytes
+    #[prost(bytes = "vec", tag = "3")]
+    pub secret: ::prost::alloc::vec::Vec<u8>,
+    /// of the registry, when the member attached
+    #[prost(uint64, tag = "4")]
+    pub incarnation: u64,
+    /// grows with each attachment within an incarnation
+    #[prost(uint64, tag = "5")]
+    pub attachment: u64,
+}
+/// Tells one ownership of a partition from every other. Of two, the one with the greater incarnation, then the greater
+/// number, is the later; hand both to a system that shall refuse the writes of an owner that was replaced.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Fence {
+    #[prost(uint64, tag = "1")]
+    pub incarnation: u64,
+    #[prost(uint64, tag = "2")]
+    pub number: u64,
+    /// of the target that gave the partition; to be sent back as it came
+    #[prost(uint64, tag = "3")]
+    pub generation: u64,
+}
+/// A place in a partition's log. Places are ordered by epoch, then by position.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Place {
+    #[prost(uint32, tag = "1")]
+    pub epoch: u32,
+    #[prost(uint64, tag = "2")]
+    pub position: u64,
+}
+/// Makes a new member, or attaches a new connection to one that exists.
+/// FENCED: the membership that was to be attached has ended: join as a new member.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct JoinGroupRequest {
+    /// 1 to 249 bytes, no control characters
+    #[prost(string, tag = "1")]
+    pub group: ::prost::alloc::string::String,
+    /// subscribed to by name, whether or not they exist yet; or
+    #[prost(string, repeated, tag = "2")]
+    pub topics: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// subscribed to by a regular expression that the whole name must match
+    #[prost(string, tag = "3")]
+    pub pattern: ::prost::alloc::string::String,
+    /// for whoever describes the group; at most 128 bytes
+    #[prost(string, tag = "4")]
+    pub client_name: ::prost::alloc::string::String,
+    /// how long the member counts as alive after its last heartbeat; 0: 10 s; 1 s to 5 min
+    #[prost(uint32, tag = "5")]
+    pub lease_ms: u32,
+    /// how long it may hold one message; 0: 5 min
+    #[prost(uint32, tag = "6")]
+    pub processing_max_ms: u32,
+    /// how long it may take to release what it must and claim what it should; 0: the above and a lease's life
+    #[prost(uint32, tag = "7")]
+    pub release_max_ms: u32,
+    /// attach to this membership: group must be its group, the fields above are not looked at;
+    #[prost(message, optional, tag = "8")]
+    pub attach: ::core::option::Option<Member>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct JoinGroupResponse {
+    /// to be carried by every call from now on
+    #[prost(message, optional, tag = "1")]
+    pub member: ::core::option::Option<Member>,
+    /// counts from the moment at which the request was sent; an attachment prolongs nothing
+    #[prost(uint32, tag = "2")]
+    pub lease_ms: u32,
+}
+/// The partitions of one topic that a member holds; the lists belong together item by item.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct HeldPartitions {
+    #[prost(bytes = "vec", tag = "1")]
+    pub topic_id: ::prost::alloc::vec::Vec<u8>,
+    /// ascending
+    #[prost(uint32, repeated, tag = "2")]
+    pub partitions: ::prost::alloc::vec::Vec<u32>,
+    /// Fence.number of each
+    #[prost(uint64, repeated, tag = "3")]
+    pub fences: ::prost::alloc::vec::Vec<u64>,
+    /// Fence.generation of each
+    #[prost(uint64, repeated, tag = "4")]
+    pub generations: ::prost::alloc::vec::Vec<u64>,
+}
+/// Renews the lease at once, then waits until the target is not of the generation named, or max_wait_ms have passed.
+/// FENCED: the membership has ended, or this process was displaced, or took too long: deliver nothing more, join as a new member.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct HeartbeatRequest {
+    #[prost(message, optional, tag = "1")]
+    pub member: ::core::option::Option<Member>,
+    /// of the target that the member knows; 0: none
+    #[prost(uint64, tag = "2")]
+    pub generation: u64,
+    /// at most a third of the lease's life is waited
+    #[prost(uint32, tag = "3")]
+    pub max_wait_ms: u32,
+    /// of the message that the application has had in hand longest; 0: none
+    #[prost(uint32, tag = "4")]
+    pub oldest_message_age_ms: u32,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct HeartbeatResponse {
+    /// the lease's life, from the moment at which the request was sent
+    #[prost(uint32, tag = "1")]
+    pub lease_ms: u32,
+    #[prost(uint64, tag = "2")]
+    pub generation: u64,
+    /// what the member shall own: release everything else, claim the rest
+    #[prost(message, repeated, tag = "3")]
+    pub target: ::prost::alloc::vec::Vec<TopicPartitions>,
+    /// what the registry says that it owns, up to the revision below
+    #[prost(message, repeated, tag = "4")]
+    pub held: ::prost::alloc::vec::Vec<HeldPartitions>,
+    /// what has a fence number up to this one and is not in held, is lost
+    #[prost(uint64, tag = "5")]
+    pub revision: u64,
+}
+/// Leaves at once. What the member still held is free then; release it before, with its last position.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct LeaveGroupRequest {
+    #[prost(message, optional, tag = "1")]
+    pub member: ::core::option::Option<Member>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct LeaveGroupResponse {}
+/// Takes partitions of the target, at most 500 at once. Waits for those that another member has not released yet, up to max_wait_ms, but
+/// answers as soon as one of them is taken.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ClaimRequest {
+    #[prost(message, optional, tag = "1")]
+    pub member: ::core::option::Option<Member>,
+    #[prost(message, repeated, tag = "2")]
+    pub partitions: ::prost::alloc::vec::Vec<TopicPartitions>,
+    /// at most a third of the lease's life is waited
+    #[prost(uint32, tag = "3")]
+    pub max_wait_ms: u32,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ClaimedPartition {
+    #[prost(bytes = "vec", tag = "1")]
+    pub topic_id: ::prost::alloc::vec::Vec<u8>,
+    #[prost(uint32, tag = "2")]
+    pub partition: u32,
+    #[prost(enumeration = "ClaimResult", tag = "3")]
+    pub result: i32,
+    /// CLAIMED
+    #[prost(message, optional, tag = "4")]
+    pub fence: ::core::option::Option<Fence>,
+    /// CLAIMED: where the group goes on; none: nothing was committed yet
+    #[prost(message, optional, tag = "5")]
+    pub committed: ::core::option::Option<Place>,
+    /// CLAIMED: with nothing committed, begin at the start whatever the policy: it came after the group
+    #[prost(bool, tag = "6")]
+    pub begins_at_start: bool,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ClaimResponse {
+    /// one for each of the request, in its order
+    #[prost(message, repeated, tag = "1")]
+    pub partitions: ::prost::alloc::vec::Vec<ClaimedPartition>,
+}
+/// A position to commit: everything below it was processed.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CommitPartition {
+    #[prost(bytes = "vec", tag = "1")]
+    pub topic_id: ::prost::alloc::vec::Vec<u8>,
+    #[prost(uint32, tag = "2")]
+    pub partition: u32,
+    #[prost(message, optional, tag = "3")]
+    pub fence: ::core::option::Option<Fence>,
+    /// none, in a release: nothing was processed
+    #[prost(message, optional, tag = "4")]
+    pub place: ::core::option::Option<Place>,
+    /// the position may be lower than the committed one: the owner goes back on purpose
+    #[prost(bool, tag = "5")]
+    pub rewind: bool,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CommitOutcome {
+    #[prost(bytes = "vec", tag = "1")]
+    pub topic_id: ::prost::alloc::vec::Vec<u8>,
+    #[prost(uint32, tag = "2")]
+    pub partition: u32,
+    #[prost(enumeration = "CommitResult", tag = "3")]
+    pub result: i32,
+    /// STALE: what is committed
+    #[prost(message, optional, tag = "4")]
+    pub committed: ::core::option::Option<Place>,
+}
+/// Commits positions of owned partitions, at most 500 at once, none of them twice. Each stands for itself.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct CommitRequest {
+    #[prost(message, optional, tag = "1")]
+    pub member: ::core::option::Option<Member>,
+    #[prost(message, repeated, tag = "2")]
+    pub partitions: ::prost::alloc::vec::Vec<CommitPartition>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct CommitResponse {
+    /// one for each of the request, in its order
+    #[prost(message, repeated, tag = "1")]
+    pub partitions: ::prost::alloc::vec::Vec<CommitOutcome>,
+}
+/// Commits the last positions and gives the partitions up, both in one; at most 500 at once.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ReleaseRequest {
+    #[prost(message, optional, tag = "1")]
+    pub member: ::core::option::Option<Member>,
+    #[prost(message, repeated, tag = "2")]
+    pub partitions: ::prost::alloc::vec::Vec<CommitPartition>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ReleaseResponse {
+    /// one for each of the request, in its order
+    #[prost(message, repeated, tag = "1")]
+    pub partitions: ::prost::alloc::vec::Vec<CommitOutcome>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct CommittedRequest {
+    #[prost(string, tag = "1")]
+    pub group: ::prost::alloc::string::String,
+    /// empty: everything that is committed
+    #[prost(message, repeated, tag = "2")]
+    pub partitions: ::prost::alloc::vec::Vec<TopicPartitions>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CommittedPartition {
+    #[prost(bytes = "vec", tag = "1")]
+    pub topic_id: ::prost::alloc::vec::Vec<u8>,
+    #[prost(uint32, tag = "2")]
+    pub partition: u32,
+    #[prost(message, optional, tag = "3")]
+    pub place: ::core::option::Option<Place>,
+    /// of the commit, since the Unix epoch
+    #[prost(int64, tag = "4")]
+    pub time_ms: i64,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct CommittedResponse {
+    /// those with a committed position, by topic id and number
+    #[prost(message, repeated, tag = "1")]
+    pub partitions: ::prost::alloc::vec::Vec<CommittedPartition>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ListGroupsRequest {}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct GroupSummary {
+    #[prost(string, tag = "1")]
+    pub group: ::prost::alloc::string::String,
+    /// who computes the target: "corelane"
+    #[prost(string, tag = "2")]
+    pub kind: ::prost::alloc::string::String,
+    #[prost(uint64, tag = "3")]
+    pub generation: u64,
+    #[prost(uint32, tag = "4")]
+    pub members: u32,
+    /// in the target
+    #[prost(uint32, tag = "5")]
+    pub partitions: u32,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ListGroupsResponse {
+    /// by name
+    #[prost(message, repeated, tag = "1")]
+    pub groups: ::prost::alloc::vec::Vec<GroupSummary>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DescribeGroupRequest {
+    #[prost(string, tag = "1")]
+    pub group: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct MemberDetail {
+    #[prost(string, tag = "1")]
+    pub member_id: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub client_name: ::prost::alloc::string::String,
+    #[prost(string, tag = "3")]
+    pub host: ::prost::alloc::string::String,
+    #[prost(string, repeated, tag = "4")]
+    pub topics: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    #[prost(string, tag = "5")]
+    pub pattern: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct GroupPartition {
+    #[prost(bytes = "vec", tag = "1")]
+    pub topic_id: ::prost::alloc::vec::Vec<u8>,
+    #[prost(string, tag = "2")]
+    pub topic: ::prost::alloc::string::String,
+    #[prost(uint32, tag = "3")]
+    pub partition: u32,
+    /// the member that shall own it; empty: none
+    #[prost(string, tag = "4")]
+    pub target: ::prost::alloc::string::String,
+    /// the member that owns it; empty: none
+    #[prost(string, tag = "5")]
+    pub owner: ::prost::alloc::string::String,
+    /// the owner's
+    #[prost(message, optional, tag = "6")]
+    pub fence: ::core::option::Option<Fence>,
+    #[prost(message, optional, tag = "7")]
+    pub committed: ::core::option::Option<Place>,
+    /// since the Unix epoch
+    #[prost(int64, tag = "8")]
+    pub committed_at_ms: i64,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct DescribeGroupResponse {
+    #[prost(message, optional, tag = "1")]
+    pub group: ::core::option::Option<GroupSummary>,
+    /// by id
+    #[prost(message, repeated, tag = "2")]
+    pub members: ::prost::alloc::vec::Vec<MemberDetail>,
+    /// every one that is in the target, owned or committed; by topic and number
+    #[prost(message, repeated, tag = "3")]
+    pub partitions: ::prost::alloc::vec::Vec<GroupPartition>,
+}
+/// Sets positions of a group without members, at most 500 at once. GROUP_NOT_EMPTY: stop them first; nothing more is changed then.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ResetGroupRequest {
+    #[prost(string, tag = "1")]
+    pub group: ::prost::alloc::string::String,
+    /// topic, partition and place; lower or higher than before
+    #[prost(message, repeated, tag = "2")]
+    pub partitions: ::prost::alloc::vec::Vec<CommitPartition>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ResetGroupResponse {
+    /// OK or GONE, in the request's order
+    #[prost(message, repeated, tag = "1")]
+    pub partitions: ::prost::alloc::vec::Vec<CommitOutcome>,
+}
+/// Deletes a group without members, its positions with it.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DeleteGroupRequest {
+    #[prost(string, tag = "1")]
+    pub group: ::prost::alloc::string::String,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DeleteGroupResponse {}
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum PartitionState {
@@ -431,6 +792,77 @@ impl Acks {
             "ACKS_DURABLE" => Some(Self::Durable),
             "ACKS_RECEIVED" => Some(Self::Received),
             "ACKS_NONE" => Some(Self::None),
+            _ => None,
+        }
+    }
+}
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum ClaimResult {
+    /// another member owns it still, or it is not in the target any more: claim again unless a heartbeat says so
+    Retry = 0,
+    /// now, or before, if the answer was lost
+    Claimed = 1,
+    /// the partition was deleted
+    Gone = 2,
+}
+impl ClaimResult {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Retry => "CLAIM_RESULT_RETRY",
+            Self::Claimed => "CLAIM_RESULT_CLAIMED",
+            Self::Gone => "CLAIM_RESULT_GONE",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "CLAIM_RESULT_RETRY" => Some(Self::Retry),
+            "CLAIM_RESULT_CLAIMED" => Some(Self::Claimed),
+            "CLAIM_RESULT_GONE" => Some(Self::Gone),
+            _ => None,
+        }
+    }
+}
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum CommitResult {
+    Ok = 0,
+    /// a higher position is committed; nothing was written; a release has released all the same
+    Stale = 1,
+    /// not owned under this fence any more: deliver nothing more of it; claim it again if it is in the target
+    Lost = 2,
+    /// the partition was deleted; a release has released all the same
+    Gone = 3,
+    /// others keep changing it: send it again
+    Retry = 4,
+}
+impl CommitResult {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Ok => "COMMIT_RESULT_OK",
+            Self::Stale => "COMMIT_RESULT_STALE",
+            Self::Lost => "COMMIT_RESULT_LOST",
+            Self::Gone => "COMMIT_RESULT_GONE",
+            Self::Retry => "COMMIT_RESULT_RETRY",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "COMMIT_RESULT_OK" => Some(Self::Ok),
+            "COMMIT_RESULT_STALE" => Some(Self::Stale),
+            "COMMIT_RESULT_LOST" => Some(Self::Lost),
+            "COMMIT_RESULT_GONE" => Some(Self::Gone),
+            "COMMIT_RESULT_RETRY" => Some(Self::Retry),
             _ => None,
         }
     }
