@@ -45,7 +45,7 @@ pub(super) async fn accept_all(shard: Rc<Shard>, listener: Listener) {
             }
         }
         // A storm of connections must not keep those that are served from their turn.
-        glommio::executor().yield_now().await;
+        shard.turns.pass().await;
     }
 }
 

@@ -24,6 +24,7 @@ use super::activity::Ending;
 use super::file_reader::FileReader;
 use super::noise::Noise;
 use super::state::{HandOver, Shard};
+use super::turns::Turns;
 use crate::io::env::ShardEnv;
 use crate::io::signal::Signal;
 use crate::io::socket::{self, Listener};
@@ -31,8 +32,8 @@ use crate::limits;
 use crate::messages::{Metadata, ShardFigures, ToControl, ToShard};
 use crate::service::context::{Counters, Identity, Owned, ShardContext};
 
-/// How often the executor looks after its rings while its tasks are busy.
-const PREEMPT_AFTER: Duration = Duration::from_micros(500);
+/// When the executor interrupts its tasks to look after its rings, if they have not let it before: see `turns`.
+const PREEMPT_AFTER: Duration = Duration::from_millis(100);
 /// How often a start looks whether what it waits for has come.
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
 /// How long a start waits for a port that is taken: the kernel closes the sockets of a killed broker's rings a little
@@ -299,6 +300,7 @@ impl Seat {
             registered = env.ring().has_registered_arena(),
             "shard is up"
         );
+        let turns = Rc::new(Turns::new(env.clone()));
         let context = Rc::new(ShardContext {
             identity,
             env,
@@ -324,6 +326,7 @@ impl Seat {
             peers: self.peers,
             tick: Rc::default(),
             noise: Noise::default(),
+            turns,
         });
         Ok(Seated { shard, listener: Some(self.listener), inbox: self.inbox, messages: self.messages })
     }

@@ -55,7 +55,7 @@ pub(super) struct Connection {
 impl Connection {
     pub(super) fn new(shard: Rc<Shard>, socket: Socket) -> Rc<Self> {
         let activity = Rc::new(Activity::new(Rc::clone(&shard.tick)));
-        let outgoing = Outgoing::new(socket.clone(), Rc::clone(&activity), Rc::clone(&shard.file_reader));
+        let outgoing = Outgoing::new(socket.clone(), Rc::clone(&activity), &shard);
         Rc::new(Self {
             shard,
             activity,
@@ -188,8 +188,7 @@ impl Connection {
             since_yield += limits::YIELD_COST_BYTES + frame_bytes;
             if since_yield >= limits::YIELD_AFTER_BYTES {
                 since_yield = 0;
-                self.shard.context.env.ring().reap();
-                glommio::executor().yield_now().await;
+                self.shard.turns.pass().await;
             }
         }
     }

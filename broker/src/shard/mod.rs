@@ -12,3 +12,4 @@ mod outgoing;
 mod partitions;
 mod receiver;
 mod state;
+mod turns;

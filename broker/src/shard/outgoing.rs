@@ -15,6 +15,8 @@ use corelane_proto::ids::Position;
 
 use super::activity::Activity;
 use super::file_reader::{FileReader, Reading, Staged};
+use super::state::Shard;
+use super::turns::Turns;
 use crate::io::disk::ShardFile;
 use crate::io::env::ShardEnv;
 use crate::io::signal::Signal;
@@ -32,6 +34,7 @@ pub(super) struct Outgoing {
     socket: Socket,
     activity: Rc<Activity>,
     reader: Rc<FileReader>,
+    turns: Rc<Turns>,
     queue: RefCell<Queue>,
     filled: Signal,
     /// Notified when the queue has become shorter.
@@ -75,11 +78,12 @@ struct Ahead {
 }
 
 impl Outgoing {
-    pub(super) fn new(socket: Socket, activity: Rc<Activity>, reader: Rc<FileReader>) -> Self {
+    pub(super) fn new(socket: Socket, activity: Rc<Activity>, shard: &Shard) -> Self {
         Self {
             socket,
             activity,
-            reader,
+            reader: Rc::clone(&shard.file_reader),
+            turns: Rc::clone(&shard.turns),
             queue: RefCell::default(),
             filled: Signal::default(),
             drained: Signal::default(),
@@ -165,7 +169,7 @@ impl Outgoing {
             self.queue.borrow_mut().consume(sent);
             self.drained.notify();
             if sent >= limits::SEND_PIECE_BYTES {
-                glommio::executor().yield_now().await;
+                self.turns.pass().await;
             }
         }
     }

@@ -13,6 +13,7 @@ use slab::Slab;
 use super::connection::Connection;
 use super::file_reader::FileReader;
 use super::noise::Noise;
+use super::turns::Turns;
 use crate::io::env::ShardEnv;
 use crate::io::signal::Signal;
 use crate::messages::PartitionKey;
@@ -58,6 +59,7 @@ pub(super) struct Shard {
     /// Counted once a second.
     pub(super) tick: Rc<Cell<u32>>,
     pub(super) noise: Noise,
+    pub(super) turns: Rc<Turns>,
 }
 
 impl Shard {
