@@ -1,4 +1,5 @@
-//! The test kit: real brokers in directories of their own, the other binaries, a proxy that misbehaves, small disks.
+//! The test kit: real brokers in directories of their own, the other binaries, a proxy that misbehaves, small disks, a
+//! real etcd.
 //! Everything here is blocking and std only, so that any test can use it from any runtime; nothing outlives the test
 //! process. It knows the binaries by their command lines alone and depends on no other crate of the workspace.
 
@@ -8,6 +9,7 @@ mod child;
 mod command;
 mod dir;
 mod disk;
+mod etcd;
 mod http;
 mod ports;
 mod process;
@@ -21,6 +23,7 @@ pub use child::Process;
 pub use command::{Finished, run, run_with_input};
 pub use dir::TestDir;
 pub use disk::SmallDisk;
+pub use etcd::Etcd;
 pub use http::{HttpAnswer, http_get};
 pub use ports::Port;
 pub use process::ProcessStats;
