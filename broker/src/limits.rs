@@ -132,6 +132,8 @@ pub const STORE_GROUP_MAX: usize = 128;
 pub const REGISTRY_VALUE_BYTES_MAX: usize = MIB;
 /// How long a broker waits, on average, before it lists a registry again that did not answer.
 pub const REGISTRY_RETRY: Duration = Duration::from_secs(1);
+/// Keys and values of one transaction together, in bytes: below what etcd takes by default.
+pub const TXN_BYTES_MAX: usize = MIB + 256 * KIB;
 /// The life of a broker's own lease: how long it counts as alive after its last sign of life.
 pub const BROKER_LEASE_LIFE: Duration = Duration::from_secs(10);
 
@@ -169,6 +171,7 @@ const _: () = assert!(UNFLUSHED_BYTES_LIMIT >= UNFLUSHED_BYTES_MIN, "the write w
 const _: () = assert!(ARENA_BYTES_MIN >= 2 * (SET_BYTES_LIMIT + BLOCK_BYTES), "the arena holds two largest sets");
 const _: () = assert!(MESSAGE_BYTES_LIMIT <= SET_BYTES_LIMIT, "a message fits into a set");
 const _: () = assert!(2 * TXN_PAGE + 3 <= TXN_OPERATIONS_MAX, "a compare and a write a key fit one transaction");
+const _: () = assert!(REGISTRY_VALUE_BYTES_MAX < TXN_BYTES_MAX, "a transaction holds the largest value");
 const _: () = assert!(FRAME_BYTES_MAX < u32::MAX as usize, "a frame's length fits its field");
 const _: () = assert!(STOP_MAX.as_secs() < 10, "an orderly stop ends within ten seconds");
 const _: () = assert!(

@@ -9,8 +9,29 @@ use corelane_broker::registry::store::{Op, Store, StoreError, Txn, Watch, list};
 use store_suite::Fixture;
 
 struct Embedded {
-    _dir: tempfile::TempDir,
+    dir: tempfile::TempDir,
     store: EmbeddedStore,
+}
+
+impl Embedded {
+    fn open() -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        Self { store: Self::open_in(&dir), dir }
+    }
+
+    fn open_in(dir: &tempfile::TempDir) -> EmbeddedStore {
+        EmbeddedStore::open(&dir.path().join("registry.redb"), OPTIONS).expect("opens")
+    }
+
+    /// Closes it, copies one file of its directory onto another, opens it again.
+    fn restart_copying(self, copy: Option<(&str, &str)>) -> Self {
+        let Self { dir, store } = self;
+        store.close();
+        if let Some((from, to)) = copy {
+            std::fs::copy(dir.path().join(from), dir.path().join(to)).expect("copied");
+        }
+        Self { store: Self::open_in(&dir), dir }
+    }
 }
 
 const OPTIONS: EmbeddedOptions = EmbeddedOptions { history_revisions_max: 100 };
@@ -31,16 +52,23 @@ impl Fixture for Embedded {
             self.store.commit(Txn::new().put("/filler", i.to_string().into_bytes())).await.expect("commit");
         }
     }
+
+    async fn restart(self) -> Self {
+        self.restart_copying(None)
+    }
+
+    async fn restart_and_save(self) -> Self {
+        self.restart_copying(Some(("registry.redb", "saved")))
+    }
+
+    async fn restart_as_saved(self) -> Self {
+        self.restart_copying(Some(("saved", "registry.redb")))
+    }
 }
 
 #[tokio::test]
 async fn the_embedded_registry_keeps_what_every_store_promises() {
-    store_suite::run_all(async || {
-        let dir = tempfile::tempdir().expect("a directory");
-        let store = EmbeddedStore::open(&dir.path().join("registry.redb"), OPTIONS).expect("opens");
-        Embedded { _dir: dir, store }
-    })
-    .await;
+    store_suite::run_all(async || Embedded::open()).await;
 }
 
 #[tokio::test]

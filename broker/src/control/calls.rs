@@ -23,7 +23,7 @@ impl From<TopicError> for Failure {
             TopicError::Unknown { .. } | TopicError::OtherTopic { .. } => Status::UnknownTopic,
             TopicError::Busy { .. } | TopicError::Swept => Status::Busy,
             TopicError::Store(error) if error.is_retryable() => Status::RegistryUnavailable,
-            TopicError::Store(StoreError::Failed(_)) => Status::RegistryUnavailable,
+            TopicError::Store(StoreError::Failed(_) | StoreError::WentBack) => Status::RegistryUnavailable,
             TopicError::Record { .. } | TopicError::Store(_) => Status::Internal,
         };
         Self::new(status, error.to_string())

@@ -17,7 +17,7 @@ use redb::{Database, ReadableDatabase as _};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::store::{
-    Change, Changes, Entry, LeaseId, Outcome, Page, Range, Revision, Store, StoreError, StoreResult, Txn, Watch,
+    Change, Changes, Entry, LeaseId, Outcome, Page, Range, Revision, Seen, Store, StoreError, StoreResult, Txn, Watch,
 };
 use crate::limits::{HISTORY_REVISIONS_MAX, STORE_QUEUE_MAX, WATCH_BATCH_MAX};
 use tables::{CURRENT, HISTORY, entry_of, meta};
@@ -92,6 +92,11 @@ impl Store for EmbeddedStore {
 
     fn kind(&self) -> &'static str {
         "embedded"
+    }
+
+    async fn seen(&self) -> StoreResult<Seen> {
+        let known = meta(&self.database.begin_read().map_err(read_failed)?).map_err(read_failed)?;
+        Ok(Seen { store_id: known.store_id, revision: known.revision })
     }
 
     async fn get(&self, key: &str) -> StoreResult<Option<Entry>> {

@@ -221,6 +221,13 @@ pub enum StoreError {
         /// The last one forgotten.
         compacted: Revision,
     },
+    /// Its database is full: it takes no writes and no leases until an operator has made room.
+    #[error("the registry is full: compact etcd, defragment it, then disarm its NOSPACE alarm")]
+    NoSpace,
+    /// It is another store, or an earlier state of it: nothing that was read from it holds any more. A commit may or may
+    /// not have happened. The store is of no further use: make it anew, and read everything again.
+    #[error("the registry was restored to an earlier state, or emptied")]
+    WentBack,
     /// The request breaks a rule of the store: a mistake of ours.
     #[error("not a request that the registry takes: {0}")]
     Invalid(String),
@@ -232,12 +239,30 @@ pub enum StoreError {
 impl StoreError {
     /// Whether the same call may succeed later.
     pub fn is_retryable(&self) -> bool {
-        matches!(self, Self::Unavailable(_))
+        matches!(self, Self::Unavailable(_) | Self::NoSpace)
     }
 }
 
 /// A result of the store.
 pub type StoreResult<T> = Result<T, StoreError>;
+
+/// Which store it was and how far it had come; to be kept outside of it, so that a loss of its state is noticed. It is not
+/// where the new life of a store has come as far as the old one had: also keep the cluster's id, and read everything again
+/// now and then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// etcd's cluster, or the embedded store's file.
+    pub store_id: u64,
+    /// Its revision.
+    pub revision: Revision,
+}
+
+impl Seen {
+    /// Whether what is there `now` is another store, or an earlier state of this one.
+    pub fn was_lost(&self, now: &Seen) -> bool {
+        now.store_id != self.store_id || now.revision < self.revision
+    }
+}
 
 /// An ordered key-value store with revisions. Cheap to clone.
 pub trait Store: Clone + 'static {
@@ -246,6 +271,8 @@ pub trait Store: Clone + 'static {
 
     /// `embedded` or `etcd`.
     fn kind(&self) -> &'static str;
+    /// Which store it is and how far it has come.
+    fn seen(&self) -> impl Future<Output = StoreResult<Seen>>;
     /// Reads one key.
     fn get(&self, key: &str) -> impl Future<Output = StoreResult<Option<Entry>>>;
     /// Reads a page of keys.

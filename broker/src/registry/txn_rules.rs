@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use super::store::{Op, Txn};
-use crate::limits::{REGISTRY_VALUE_BYTES_MAX, TXN_OPERATIONS_MAX};
+use super::store::{Compare, Op, Test, Txn};
+use crate::limits::{REGISTRY_VALUE_BYTES_MAX, TXN_BYTES_MAX, TXN_OPERATIONS_MAX};
 
 /// Checks a transaction; the error is a sentence.
 pub(super) fn check_txn(txn: &Txn) -> Result<(), String> {
@@ -11,7 +11,23 @@ pub(super) fn check_txn(txn: &Txn) -> Result<(), String> {
     if operations > TXN_OPERATIONS_MAX {
         return Err(format!("{operations} operations in one transaction, above {TXN_OPERATIONS_MAX}"));
     }
+    let bytes = bytes(txn);
+    if bytes > TXN_BYTES_MAX {
+        return Err(format!("{bytes} bytes in one transaction, above {TXN_BYTES_MAX}"));
+    }
     writes(txn).map(|_| ())
+}
+
+/// What it takes to send, nearly: keys and values of both branches and all levels.
+fn bytes(txn: &Txn) -> usize {
+    let compared =
+        |compare: &Compare| compare.key.len() + if let Test::Value(value) = &compare.test { value.len() } else { 0 };
+    let done = |op: &Op| match op {
+        Op::Put { key, value, .. } => key.len() + value.len(),
+        Op::Delete(key) | Op::DeletePrefix(key) | Op::Get(key) => key.len(),
+        Op::Txn(txn) => bytes(txn),
+    };
+    txn.compares.iter().map(compared).sum::<usize>() + txn.then.iter().chain(&txn.otherwise).map(done).sum::<usize>()
 }
 
 /// Compares and steps of the larger branch, those of transactions within included.

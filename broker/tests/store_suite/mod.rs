@@ -1,6 +1,8 @@
 //! What every implementation of the store seam promises, as tests that take a fresh store. Nothing here waits for luck:
 //! what takes time is awaited through a watch, with a deadline that only a broken store reaches.
 
+mod limits;
+mod losses;
 pub(crate) mod membership;
 pub(crate) mod topics;
 
@@ -21,6 +23,12 @@ pub(crate) trait Fixture {
     fn store(&self) -> Self::Store;
     /// Makes the store forget every revision up to now but the last few.
     async fn compact(&self);
+    /// Stops the store and starts it again on what it has written; stores and watches made before are gone.
+    async fn restart(self) -> Self;
+    /// As a restart, with a copy of what was written put aside.
+    async fn restart_and_save(self) -> Self;
+    /// As a restart, but on the copy.
+    async fn restart_as_saved(self) -> Self;
 }
 
 /// Runs every test of the suite.
@@ -34,7 +42,8 @@ pub(crate) async fn run_all<F: Fixture>(fixture: impl AsyncFn() -> F) {
     two_writers_one_wins(fixture().await).await;
     a_lease_takes_its_keys_along(fixture().await).await;
     a_key_leaves_its_lease_when_it_is_written_again(fixture().await).await;
-    what_is_forgotten_is_said_to_be(fixture().await).await;
+    limits::run_all(&fixture).await;
+    losses::run_all(&fixture).await;
 }
 
 async fn put<S: Store>(store: &S, key: &str, value: &str) -> u64 {
@@ -268,19 +277,4 @@ async fn a_key_leaves_its_lease_when_it_is_written_again<F: Fixture>(fixture: F)
     let (entries, _) = list(&store, &prefix).await.expect("list");
     assert_eq!(entries.iter().map(|entry| entry.lease).collect::<Vec<_>>(), [None, Some(new), None]);
     assert_eq!(entries[2].create_revision, again);
-}
-
-async fn what_is_forgotten_is_said_to_be<F: Fixture>(fixture: F) {
-    let (store, prefix) = (fixture.store(), fixture.prefix());
-    let old = put(&store, &format!("{prefix}a"), "1").await;
-    let mut behind = store.watch(&prefix, old).await.expect("watch");
-    fixture.compact().await;
-    let at_old = Range { at: Some(old), ..Range::prefix(&prefix) };
-    assert!(matches!(store.range(at_old).await, Err(StoreError::Compacted { .. })));
-    let behind = tokio::time::timeout(PATIENCE, behind.next()).await.expect("an answer in time");
-    assert!(matches!(behind, Err(StoreError::Compacted { compacted }) if compacted >= old), "{behind:?}");
-    let (_, revision) = list(&store, &prefix).await.expect("list");
-    let mut fresh = store.watch(&prefix, revision + 1).await.expect("watch");
-    put(&store, &format!("{prefix}b"), "2").await;
-    assert_eq!(next(&mut fresh).await.changes.len(), 1, "list again, watch again");
 }

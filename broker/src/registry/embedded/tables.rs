@@ -22,6 +22,8 @@ pub(super) type Event<'a> = (&'a str, Option<Stored<'a>>, Option<Stored<'a>>);
 /// Numbers about the whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Meta {
+    /// Random, given to the file when it was made.
+    pub(super) store_id: u64,
     /// The last one given.
     pub(super) revision: Revision,
     /// Up to here history is forgotten.
@@ -32,11 +34,12 @@ pub(super) struct Meta {
 
 impl Meta {
     /// Of a new file. As in etcd, the first change has revision 2.
-    const NEW: Self = Self { revision: 1, compacted: 1, last_lease: 0 };
+    const NEW: Self = Self { store_id: 0, revision: 1, compacted: 1, last_lease: 0 };
 
     pub(super) fn load(table: &impl ReadableTable<&'static str, u64>) -> Result<Self, redb::StorageError> {
         let number = |name, default| table.get(name).map(|found| found.map_or(default, |number| number.value()));
         Ok(Self {
+            store_id: number("store_id", Self::NEW.store_id)?,
             revision: number("revision", Self::NEW.revision)?,
             compacted: number("compacted", Self::NEW.compacted)?,
             last_lease: number("last_lease", Self::NEW.last_lease)?,
@@ -44,6 +47,7 @@ impl Meta {
     }
 
     pub(super) fn store(self, table: &mut redb::Table<'_, &'static str, u64>) -> Result<(), redb::StorageError> {
+        table.insert("store_id", self.store_id)?;
         table.insert("revision", self.revision)?;
         table.insert("compacted", self.compacted)?;
         table.insert("last_lease", self.last_lease)?;

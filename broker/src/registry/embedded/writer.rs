@@ -72,7 +72,10 @@ impl Writer {
                 }
             }
             let mut table = write.open_table(META)?;
-            let meta = Meta::load(&table)?;
+            let mut meta = Meta::load(&table)?;
+            if meta.store_id == 0 {
+                meta.store_id = fastrand::u64(1..);
+            }
             meta.store(&mut table)?;
             revisions.send_replace(meta.revision);
         }
