@@ -134,6 +134,27 @@ pub const REGISTRY_VALUE_BYTES_MAX: usize = MIB;
 pub const REGISTRY_RETRY: Duration = Duration::from_secs(1);
 /// Keys and values of one transaction together, in bytes: below what etcd takes by default.
 pub const TXN_BYTES_MAX: usize = MIB + 256 * KIB;
+/// How long it may take to connect to an endpoint of etcd, before the next one is tried.
+pub const ETCD_CONNECT_MAX: Duration = Duration::from_secs(2);
+/// How long etcd may take to answer a request, before it counts as unavailable.
+pub const ETCD_REQUEST_MAX: Duration = Duration::from_secs(3);
+/// An answer of etcd, in bytes: a page of a range, or the changes of many revisions. A larger one ends a watch, whose reader
+/// lists again, and fails a read.
+pub const ETCD_ANSWER_BYTES_MAX: usize = 64 * MIB;
+/// How often a connection to etcd is asked for a sign of life. Below five seconds etcd would close it.
+pub const ETCD_PING_INTERVAL: Duration = Duration::from_secs(6);
+/// How long that sign may take, before the connection counts as dead.
+pub const ETCD_PING_MAX: Duration = Duration::from_secs(3);
+/// Leases whose life is remembered between two keep-alives. More cost a further request each.
+pub const LEASE_LIVES_KNOWN_MAX: usize = 10_000;
+/// Batches of changes that a watch of etcd reads ahead of whoever takes them; then etcd keeps them.
+pub const WATCH_BATCHES_MAX: usize = 16;
+/// The first pause before a watch of etcd that ended is begun again; it doubles up to `WATCH_PAUSE_MAX`.
+pub const WATCH_PAUSE_MIN: Duration = Duration::from_millis(50);
+/// The longest pause between two tries to begin a watch again.
+pub const WATCH_PAUSE_MAX: Duration = Duration::from_secs(2);
+/// How long a watch is tried to be begun again, before it reports that etcd is unavailable.
+pub const WATCH_RESUME_MAX: Duration = Duration::from_secs(20);
 /// The life of a broker's own lease: how long it counts as alive after its last sign of life.
 pub const BROKER_LEASE_LIFE: Duration = Duration::from_secs(10);
 

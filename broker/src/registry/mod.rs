@@ -4,6 +4,7 @@
 
 pub mod embedded;
 pub mod epochs;
+pub mod etcd;
 pub mod keys;
 pub mod membership;
 pub mod placement;
