@@ -2,6 +2,7 @@
 //! implementation for each place the registry may lie; what topics mean is written once, above the seam. Runs on the
 //! control thread.
 
+pub mod assignment;
 pub mod embedded;
 pub mod epochs;
 pub mod etcd;
