@@ -15,6 +15,11 @@ use corelane_proto::ids::{TopicId, TopicName};
 /// /corelane/<cluster>/creating/<topic id>                  lasting  a creation under way
 /// /corelane/<cluster>/deleted/<topic id>                   lasting  a tombstone: who has yet to delete the data
 /// /corelane/<cluster>/partitions/<topic id>/<partition>    lasting  where a partition lies, and its epoch
+/// /corelane/<cluster>/groups/<group>/group                 lasting  what a group is, and the inputs of its target
+/// /corelane/<cluster>/groups/<group>/target/<chunk>        lasting  who shall own what
+/// /corelane/<cluster>/groups/<group>/members/<member id>   leased   a member
+/// /corelane/<cluster>/groups/<group>/owners/<topic id>/<p> leased   who owns a partition
+/// /corelane/<cluster>/offsets/<group>/<topic id>/<p>       lasting  up to where it was read; a tree that nobody watches
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Keys {
@@ -38,6 +43,16 @@ pub enum Key {
     Deleted(TopicId),
     /// A partition.
     Partition(TopicId, u32),
+    /// A group.
+    Group(String),
+    /// A chunk of a group's target.
+    Target(String, u32),
+    /// A member of a group.
+    Member(String, String),
+    /// The owner of a partition in a group.
+    Owner(String, TopicId, u32),
+    /// A group's position in a partition.
+    Offset(String, TopicId, u32),
 }
 
 impl Keys {
@@ -57,6 +72,11 @@ impl Keys {
             Key::Creating(id) => format!("{prefix}creating/{id}"),
             Key::Deleted(id) => format!("{prefix}deleted/{id}"),
             Key::Partition(id, partition) => format!("{prefix}partitions/{id}/{partition:010}"),
+            Key::Group(group) => format!("{prefix}groups/{}/group", encode(group)),
+            Key::Target(group, chunk) => format!("{prefix}groups/{}/target/{chunk:010}", encode(group)),
+            Key::Member(group, member) => format!("{prefix}groups/{}/members/{}", encode(group), encode(member)),
+            Key::Owner(group, id, partition) => format!("{prefix}groups/{}/owners/{id}/{partition:010}", encode(group)),
+            Key::Offset(group, id, partition) => format!("{prefix}offsets/{}/{id}/{partition:010}", encode(group)),
         }
     }
 
@@ -100,6 +120,26 @@ impl Keys {
         format!("{}partitions/{id}/", self.prefix)
     }
 
+    /// All groups lie under this, without their positions.
+    pub fn groups(&self) -> String {
+        format!("{}groups/", self.prefix)
+    }
+
+    /// The members of a group lie under this.
+    pub fn members_of(&self, group: &str) -> String {
+        format!("{}groups/{}/members/", self.prefix, encode(group))
+    }
+
+    /// The owners of a group's partitions lie under this.
+    pub fn owners_of(&self, group: &str) -> String {
+        format!("{}groups/{}/owners/", self.prefix, encode(group))
+    }
+
+    /// The positions of a group lie under this.
+    pub fn offsets_of(&self, group: &str) -> String {
+        format!("{}offsets/{}/", self.prefix, encode(group))
+    }
+
     /// What a key stands for; `None` for one that this version does not know, or that is not written as it would write it.
     pub fn parse(&self, key: &str) -> Option<Key> {
         let rest = key.strip_prefix(&self.prefix)?;
@@ -111,13 +151,37 @@ impl Keys {
             Some(("creating", id)) => Key::Creating(id.parse().ok()?),
             Some(("deleted", id)) => Key::Deleted(id.parse().ok()?),
             Some(("partitions", rest)) => {
-                let (id, partition) = rest.split_once('/')?;
-                Key::Partition(id.parse().ok()?, partition.parse().ok()?)
+                let (id, partition) = partition_of(rest)?;
+                Key::Partition(id, partition)
+            }
+            Some(("groups", rest)) => {
+                let (group, rest) = rest.split_once('/')?;
+                let group = decode(group)?;
+                match rest.split_once('/') {
+                    None if rest == "group" => Key::Group(group),
+                    Some(("target", chunk)) => Key::Target(group, chunk.parse().ok()?),
+                    Some(("members", member)) => Key::Member(group, decode(member)?),
+                    Some(("owners", rest)) => {
+                        let (id, partition) = partition_of(rest)?;
+                        Key::Owner(group, id, partition)
+                    }
+                    _ => return None,
+                }
+            }
+            Some(("offsets", rest)) => {
+                let (group, rest) = rest.split_once('/')?;
+                let (id, partition) = partition_of(rest)?;
+                Key::Offset(decode(group)?, id, partition)
             }
             _ => return None,
         };
         (self.key(&parsed) == key).then_some(parsed)
     }
+}
+
+fn partition_of(rest: &str) -> Option<(TopicId, u32)> {
+    let (id, partition) = rest.split_once('/')?;
+    Some((id.parse().ok()?, partition.parse().ok()?))
 }
 
 /// The smallest key above every key that begins with `prefix`: the (exclusive) end of its range.
@@ -175,6 +239,7 @@ mod tests {
     fn every_key_reads_back_as_what_it_stands_for() {
         let keys = Keys::new("main");
         let name = |name| TopicName::new(name).expect("a name");
+        let group = || "a/b".to_owned();
         for (key, text) in [
             (Key::Cluster, "/corelane/main/cluster".to_owned()),
             (Key::Broker(1), "/corelane/main/brokers/0000000001".to_owned()),
@@ -183,6 +248,14 @@ mod tests {
             (Key::Creating(id(0xab)), format!("/corelane/main/creating/{}", "ab".repeat(16))),
             (Key::Deleted(id(0)), format!("/corelane/main/deleted/{}", "00".repeat(16))),
             (Key::Partition(id(1), 12), format!("/corelane/main/partitions/{}/0000000012", "01".repeat(16))),
+            (Key::Group(group()), "/corelane/main/groups/a%2Fb/group".to_owned()),
+            (Key::Target(group(), 3), "/corelane/main/groups/a%2Fb/target/0000000003".to_owned()),
+            (Key::Member(group(), "m 1".to_owned()), "/corelane/main/groups/a%2Fb/members/m%201".to_owned()),
+            (
+                Key::Owner(group(), id(1), 12),
+                format!("/corelane/main/groups/a%2Fb/owners/{}/0000000012", "01".repeat(16)),
+            ),
+            (Key::Offset(group(), id(1), 12), format!("/corelane/main/offsets/a%2Fb/{}/0000000012", "01".repeat(16))),
         ] {
             assert_eq!(keys.key(&key), text);
             assert_eq!(keys.parse(&text), Some(key));
@@ -200,7 +273,11 @@ mod tests {
             "/corelane/main/topics/a%2Fb",
             "/corelane/main/topics/%61",
             "/corelane/main/partitions/00/0000000001",
-            "/corelane/main/groups/g/group",
+            "/corelane/main/groups/g",
+            "/corelane/main/groups/g/group/x",
+            "/corelane/main/groups/g/target/1",
+            "/corelane/main/groups/g/members/a/b",
+            "/corelane/main/offsets/g",
         ] {
             assert_eq!(keys.parse(other), None, "{other}");
         }

@@ -6,6 +6,7 @@ pub mod assignment;
 pub mod embedded;
 pub mod epochs;
 pub mod etcd;
+pub mod group_records;
 pub mod keys;
 pub mod membership;
 pub mod placement;

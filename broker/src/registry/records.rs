@@ -156,11 +156,11 @@ mod as_text {
 /// Epochs and positions are plain numbers.
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "Epoch")]
-struct EpochNumber(u32);
+pub(super) struct EpochNumber(u32);
 
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "Position")]
-struct PositionNumber(u64);
+pub(super) struct PositionNumber(u64);
 
 mod epoch_option {
     use corelane_proto::ids::Epoch;
@@ -177,10 +177,10 @@ mod epoch_option {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
-    fn round_trip<R: Record + PartialEq + std::fmt::Debug>(record: &R, json: &str) {
+    pub(in super::super) fn round_trip<R: Record + PartialEq + std::fmt::Debug>(record: &R, json: &str) {
         assert_eq!(String::from_utf8(record.to_bytes()).expect("JSON"), json);
         assert_eq!(&R::from_bytes(json.as_bytes()).expect("reads back"), record);
         let newer = json.replacen('{', "{\"field_of_a_newer_version\":1,", 1);

@@ -56,7 +56,8 @@ impl View {
                 let partitions = self.partitions.entry(id).or_default();
                 insert(partitions, partition, entry, |record| Versioned { record, revision });
             }
-            Some(Key::Cluster | Key::Creating(_)) | None => {}
+            // Nobody of those who look at this needs them.
+            _ => {}
         }
     }
 
@@ -74,7 +75,8 @@ impl View {
                     }
                 }
             }
-            Some(Key::Cluster | Key::Creating(_)) | None => {}
+            // Nobody of those who look at this needs them.
+            _ => {}
         }
     }
 
