@@ -1,6 +1,7 @@
 //! Consuming: a stream of messages from one or many partitions, fetched ahead within a bound, checked, unpacked and
 //! handed out as views of what was received.
 
+mod builder;
 mod error;
 mod fetching;
 mod finder;
@@ -27,6 +28,7 @@ use last::position_of_last;
 use piece::{Piece, Step};
 use shared::{Item, Shared};
 
+pub use builder::ConsumerBuilder;
 pub use error::ConsumeError;
 pub use message::{ConsumedMessage, Headers};
 
@@ -62,154 +64,6 @@ pub enum OutOfRange {
     Latest,
     /// Report an error and rest until the partition is sought.
     Fail,
-}
-
-/// Configures a [`Consumer`].
-#[derive(Debug, Clone)]
-pub struct ConsumerBuilder {
-    client: Client,
-    settings: ConsumerSettings,
-}
-
-#[derive(Debug, Clone)]
-pub(crate) struct ConsumerSettings {
-    pub(crate) wanted: Vec<Wanted>,
-    pub(crate) start: Start,
-    pub(crate) out_of_range: OutOfRange,
-    pub(crate) fetch_bytes: u32,
-    pub(crate) prefetch_bytes: usize,
-    pub(crate) max_wait: Duration,
-    pub(crate) until_end: bool,
-}
-
-/// A topic asked for; `partition` and `start` if they were named.
-#[derive(Debug, Clone)]
-pub(crate) struct Wanted {
-    pub(crate) topic: String,
-    pub(crate) partition: Option<u32>,
-    pub(crate) start: Option<Start>,
-}
-
-impl ConsumerBuilder {
-    pub(crate) fn new(client: Client) -> Self {
-        Self {
-            client,
-            settings: ConsumerSettings {
-                wanted: Vec::new(),
-                start: Start::default(),
-                out_of_range: OutOfRange::default(),
-                fetch_bytes: 1 << 20,
-                prefetch_bytes: 16 << 20,
-                max_wait: Duration::from_secs(5),
-                until_end: false,
-            },
-        }
-    }
-
-    /// Adds a topic with all its partitions.
-    pub fn topic(mut self, topic: impl Into<String>) -> Self {
-        self.settings.wanted.push(Wanted { topic: topic.into(), partition: None, start: None });
-        self
-    }
-
-    /// Adds one partition of a topic.
-    pub fn partition(mut self, topic: impl Into<String>, partition: u32) -> Self {
-        self.settings.wanted.push(Wanted { topic: topic.into(), partition: Some(partition), start: None });
-        self
-    }
-
-    /// Adds one partition of a topic with a start of its own.
-    pub fn partition_from(mut self, topic: impl Into<String>, partition: u32, start: Start) -> Self {
-        self.settings.wanted.push(Wanted { topic: topic.into(), partition: Some(partition), start: Some(start) });
-        self
-    }
-
-    /// Where the partitions without a start of their own begin (default [`Start::Earliest`]).
-    pub fn start(mut self, start: Start) -> Self {
-        self.settings.start = start;
-        self
-    }
-
-    /// What to do when a position is out of range (default: go on at the oldest message retained).
-    pub fn out_of_range(mut self, policy: OutOfRange) -> Self {
-        self.settings.out_of_range = policy;
-        self
-    }
-
-    /// How many bytes are asked for at once (default 1 MiB; less when many partitions share the prefetch). A message
-    /// that is larger arrives all the same.
-    pub fn fetch_bytes(mut self, bytes: u32) -> Self {
-        self.settings.fetch_bytes = bytes;
-        self
-    }
-
-    /// How many bytes may be fetched ahead of the program, all partitions together (default 16 MiB; at least 4 KiB for
-    /// each partition are).
-    pub fn prefetch_bytes(mut self, bytes: usize) -> Self {
-        self.settings.prefetch_bytes = bytes;
-        self
-    }
-
-    /// How long a broker holds a fetch for which there is nothing (default 5 s). New messages are delivered at once
-    /// whatever this is.
-    pub fn max_wait(mut self, wait: Duration) -> Self {
-        self.settings.max_wait = wait;
-        self
-    }
-
-    /// Ends the stream at the ends that the partitions have when the consumer is built, however busy the topic is.
-    pub fn until_end(mut self, yes: bool) -> Self {
-        self.settings.until_end = yes;
-        self
-    }
-
-    /// Looks the topics up, finds the starts, and begins to fetch.
-    ///
-    /// # Errors
-    /// [`CallError::UnknownTopic`], [`CallError::NoSuchPartition`], or what kept the client from asking.
-    pub async fn build(self) -> Result<Consumer, CallError> {
-        self.check()?;
-        let runtime = tokio::runtime::Handle::current();
-        let shared = Shared::new(self.client.cluster.clone(), self.settings, runtime);
-        let starts = shared.resolve().await?;
-        let mut positions = Vec::with_capacity(starts.len());
-        for (index, mut start) in starts.into_iter().enumerate() {
-            if let Start::LastMessages(wanted) = start.start {
-                start.from.position = position_of_last(&self.client, &start.source, start.bounds, wanted).await?;
-            }
-            let until = shared.settings.until_end.then_some(start.bounds.visible_end);
-            shared.state().add(start.source, start.epoch, start.bounds.visible_end, until);
-            positions.push(start.from.position);
-            match start.error {
-                None => shared.start_stream(index, 0, start.from, 0)?,
-                Some(error) => shared.state().push(index, Item::Error { error, is_last: true }),
-            }
-        }
-        Ok(Consumer {
-            client: self.client,
-            shared,
-            current: None,
-            positions,
-            messages: 0,
-            bad_inside: 0,
-            yields: true,
-            shall_yield: false,
-        })
-    }
-
-    fn check(&self) -> Result<(), CallError> {
-        let invalid = |field, reason: &str| Err(CallError::Invalid { field, reason: reason.to_owned() });
-        if self.settings.wanted.is_empty() {
-            return invalid("topic", "no topic was named");
-        }
-        if self.settings.fetch_bytes == 0 {
-            return invalid("fetch_bytes", "must be above 0");
-        }
-        if self.settings.prefetch_bytes == 0 {
-            return invalid("prefetch_bytes", "must be above 0");
-        }
-        Ok(())
-    }
 }
 
 /// Where a partition's stream stands.

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use bytes::Bytes;
 
-/// The smallest buffer.
-const BUFFER_BYTES_MIN: usize = 64 << 10;
+/// Buffers have a multiple of this, so that a piece with the rest of the one before it does not take twice the room.
+const BUFFER_STEP_BYTES: usize = 64 << 10;
 
 /// The free buffers of a consumer, bounded in bytes.
 #[derive(Debug)]
@@ -28,11 +28,12 @@ impl Pool {
 
     /// A buffer of at least `bytes` initialised bytes; what is in it means nothing.
     pub(super) fn take(&self, bytes: usize) -> Vec<u8> {
-        let size = bytes.next_power_of_two().max(BUFFER_BYTES_MIN);
+        let size = bytes.max(1).next_multiple_of(BUFFER_STEP_BYTES);
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(index) = free.buffers.iter().rposition(|buffer| buffer.len() == size) {
-            free.bytes -= size;
-            return free.buffers.swap_remove(index);
+        if let Some(index) = free.buffers.iter().rposition(|buffer| (size..=2 * size).contains(&buffer.len())) {
+            let buffer = free.buffers.swap_remove(index);
+            free.bytes -= buffer.len();
+            return buffer;
         }
         drop(free);
         vec![0; size]

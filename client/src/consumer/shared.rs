@@ -7,7 +7,7 @@ use std::task::Waker;
 
 use corelane_proto::ids::TopicId;
 
-use super::ConsumerSettings;
+use super::builder::ConsumerSettings;
 use super::error::ConsumeError;
 use super::lane::Lane;
 use super::message::Source;

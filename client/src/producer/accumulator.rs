@@ -12,15 +12,16 @@ use corelane_proto::ids::TopicId;
 use corelane_proto::message::MessageParts;
 use corelane_proto::set::SetBuilder;
 
+use super::Compression;
+use super::builder::ProducerSettings;
 use super::delivery::{Completion, DeliveryFuture};
 use super::error::{DeliveryError, SendError};
 use super::partitioner::{PartitionChoice, Partitioner, partition_for_key};
 use super::record::Record;
-use super::{Compression, ProducerSettings};
-use crate::cluster::{Place, TopicPlaces};
+use crate::cluster::Place;
 
 /// Room that a partition's first set begins with; later ones begin with what the one before them needed.
-const SET_CAPACITY_FIRST: usize = 512;
+pub(super) const SET_CAPACITY_FIRST: usize = 512;
 
 /// A caller that sends in a loop lets the lanes run whenever so much became ready: sets then leave while they are still in
 /// the processor's cache, and neither latency nor memory grows to the whole buffer.
@@ -44,7 +45,7 @@ pub(super) struct Batch {
     pub(super) wrapped: bool,
 }
 
-struct OpenSet {
+pub(super) struct OpenSet {
     builder: SetBuilder,
     completion: Arc<Completion>,
     number: u64,
@@ -65,11 +66,11 @@ pub(super) struct PartitionQueue {
     pub(super) troubled_until: Option<Instant>,
     /// It is in its lane's list, or the lane is at work on it.
     pub(super) listed: bool,
-    open: Option<OpenSet>,
+    pub(super) open: Option<OpenSet>,
     pub(super) ready: VecDeque<Batch>,
     /// Sets closed so far: when it changes, messages without a key go to the next partition.
-    closed_sets: u64,
-    capacity: usize,
+    pub(super) closed_sets: u64,
+    pub(super) capacity: usize,
 }
 
 pub(super) struct TopicQueue {
@@ -80,8 +81,8 @@ pub(super) struct TopicQueue {
     pub(super) flush_interval_ms: u64,
     /// Indices into the accumulator's partitions.
     pub(super) partitions: Vec<usize>,
-    sticky: u32,
-    sticky_closed_sets: u64,
+    pub(super) sticky: u32,
+    pub(super) sticky_closed_sets: u64,
 }
 
 /// What the accumulator keeps for a lane.
@@ -127,12 +128,12 @@ pub(super) enum Life {
 
 pub(super) struct Accumulator {
     settings: Arc<ProducerSettings>,
-    names: HashMap<Arc<str>, usize>,
+    pub(super) names: HashMap<Arc<str>, usize>,
     last_topic: usize,
     pub(super) topics: Vec<TopicQueue>,
     pub(super) partitions: Vec<PartitionQueue>,
     pub(super) lanes: Vec<LaneQueue>,
-    lane_of: HashMap<Place, usize>,
+    pub(super) lane_of: HashMap<Place, usize>,
     pub(super) buffered_bytes: usize,
     pub(super) counters: Counters,
     pub(super) life: Life,
@@ -406,109 +407,5 @@ impl Accumulator {
     /// Every set below this number has ended.
     pub(super) fn ended_from(&self) -> u64 {
         self.ended_from
-    }
-
-    // ---- Topics and lanes --------------------------------------------------------------------------------------
-
-    pub(super) fn has_topic(&self, name: &str) -> Option<u32> {
-        self.names.get(name).map(|&topic| self.topics[topic].partitions.len() as u32)
-    }
-
-    /// Takes fresh knowledge of a topic in. Returns the lanes that are new, and the tasks to wake.
-    pub(super) fn learn(&mut self, places: &TopicPlaces) -> (Vec<(usize, Place)>, Vec<Waker>) {
-        let (mut new_lanes, mut woken) = (Vec::new(), Vec::new());
-        let topic = match self.names.get(&places.name) {
-            Some(&topic) => topic,
-            None => self.add_topic(places),
-        };
-        let at = &mut self.topics[topic];
-        at.topic_id = places.topic_id;
-        at.message_bytes_max = places.message_bytes_max;
-        at.set_bytes_max = places.set_bytes_max;
-        at.flush_interval_ms = places.flush_interval_ms;
-        for (number, place) in places.partitions.iter().enumerate() {
-            let lane = self.lane(place.place, &mut new_lanes);
-            let Some(&index) = self.topics[topic].partitions.get(number) else {
-                self.add_partition(topic, number as u32, place.epoch, lane);
-                continue;
-            };
-            let queue = &mut self.partitions[index];
-            queue.epoch = place.epoch;
-            let target = queue.next_lane.unwrap_or(queue.lane);
-            if target != lane {
-                queue.next_lane = Some(lane);
-                let old = &mut self.lanes[queue.lane];
-                old.leaving.push(index);
-                woken.extend(old.sleeping.take());
-            }
-        }
-        // A topic that was created again under its name may have fewer partitions.
-        let surplus = self.topics[topic].partitions.split_off(places.partitions.len());
-        woken.extend(self.give_up(&surplus));
-        (new_lanes, woken)
-    }
-
-    fn add_topic(&mut self, places: &TopicPlaces) -> usize {
-        let topic = self.topics.len();
-        self.topics.push(TopicQueue {
-            name: places.name.clone(),
-            topic_id: places.topic_id,
-            message_bytes_max: places.message_bytes_max,
-            set_bytes_max: places.set_bytes_max,
-            flush_interval_ms: places.flush_interval_ms,
-            partitions: Vec::new(),
-            // Producers that begin together shall not all begin with the same partition.
-            sticky: fastrand::u32(..(places.partitions.len() as u32).max(1)),
-            sticky_closed_sets: 0,
-        });
-        self.names.insert(places.name.clone(), topic);
-        topic
-    }
-
-    fn add_partition(&mut self, topic: usize, partition: u32, epoch: u32, lane: usize) {
-        self.topics[topic].partitions.push(self.partitions.len());
-        self.partitions.push(PartitionQueue {
-            topic,
-            partition,
-            epoch,
-            lane,
-            next_lane: None,
-            gone: None,
-            troubled_until: None,
-            listed: false,
-            open: None,
-            ready: VecDeque::new(),
-            closed_sets: 0,
-            capacity: SET_CAPACITY_FIRST,
-        });
-    }
-
-    fn lane(&mut self, place: Place, new_lanes: &mut Vec<(usize, Place)>) -> usize {
-        *self.lane_of.entry(place).or_insert_with(|| {
-            self.lanes.push(LaneQueue::default());
-            new_lanes.push((self.lanes.len() - 1, place));
-            self.lanes.len() - 1
-        })
-    }
-
-    /// A topic is gone: what waits for it fails, and its name is looked up again when it is used again.
-    pub(super) fn forget(&mut self, name: &str) -> Vec<Waker> {
-        let Some(topic) = self.names.remove(name) else { return Vec::new() };
-        let partitions = std::mem::take(&mut self.topics[topic].partitions);
-        self.topics[topic].name = Arc::from("");
-        self.give_up(&partitions)
-    }
-
-    fn give_up(&mut self, partitions: &[usize]) -> Vec<Waker> {
-        let mut woken = Vec::new();
-        for &partition in partitions {
-            let _ = self.close_set(partition);
-            let queue = &mut self.partitions[partition];
-            queue.gone = Some(DeliveryError::TopicDeleted);
-            let lane = &mut self.lanes[queue.lane];
-            lane.leaving.push(partition);
-            woken.extend(lane.sleeping.take());
-        }
-        woken
     }
 }

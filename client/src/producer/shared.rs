@@ -9,10 +9,11 @@ use std::time::Instant;
 use tokio::sync::Notify;
 
 use super::accumulator::{Accumulator, Batch, Life};
+use super::builder::ProducerSettings;
 use super::delivery::Outcome;
 use super::error::DeliveryError;
 use super::lane::Lane;
-use super::{FlushReport, ProducerSettings, SetReport};
+use super::{FlushReport, SetReport};
 use crate::cluster::{Cluster, Place, TopicPlaces};
 use crate::net::connect;
 
