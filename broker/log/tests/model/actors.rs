@@ -85,7 +85,8 @@ impl Stage {
         let bounds = log.partition().bounds();
         let mut oracle = log.oracle.borrow_mut();
         let now = self.env.monotonic();
-        oracle.start_moved(bounds.start.0, log.keeping(), now, self.boot, &self.wall);
+        let durable = bounds.durable_end.0;
+        oracle.start_moved(bounds.start.0, durable, log.keeping(), now, self.boot, &self.wall);
         oracle.saw_bounds(bounds.start.0, bounds.visible_end.0, bounds.durable_end.0);
         bounds
     }
@@ -94,6 +95,7 @@ impl Stage {
         match reason {
             ClosedReason::Disk { .. } => assert!(self.may_fail, "closed though the disk is well: {reason}"),
             ClosedReason::NoRoomForCopy { .. } => {}
+            ClosedReason::Deleted => assert!(log.is_deleted.get(), "partition {} was not deleted", log.number),
             other => panic!("partition {} closed by nobody: {other}", log.number),
         }
     }
@@ -157,9 +159,10 @@ impl Stage {
                         Ok(start) => {
                             let shown = self.look(&log).start;
                             assert!(start.0 <= to.max(shown.0), "trim to {to} moved the start to {start}");
+                            log.oracle.borrow_mut().trimmed(start.0);
                         }
                         Err(error) => {
-                            let excused = self.may_fail || self.plan.full > 0.0;
+                            let excused = self.may_fail || self.plan.full > 0.0 || log.is_deleted.get();
                             assert!(excused, "trim failed though the disk is well: {error}");
                         }
                     }

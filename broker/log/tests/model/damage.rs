@@ -103,6 +103,10 @@ pub(crate) fn inject(sim: &Sim, log: &Log, dice: &Dice, window: u64) -> Option<I
 }
 
 impl Injury {
+    pub(crate) fn bytes_hurt(&self) -> u64 {
+        self.hurt.len() as u64
+    }
+
     fn is_unhurt(&self, message: &Known) -> bool {
         self.hurt.range(message.at..message.end).next().is_none()
     }

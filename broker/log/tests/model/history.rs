@@ -14,9 +14,10 @@ use crate::actors::{AtWork, Stage};
 use crate::damage;
 use crate::dice::Dice;
 use crate::life::Life;
-use crate::log::{DATA_DIR, Log, TOPIC_DIR};
+use crate::log::{DATA_DIR, Log};
 use crate::oracle::Wall;
 use crate::plan::Plan;
+use crate::topics::{Topics, lasting_home};
 
 /// Steps that are enough for anything that ends.
 const STEPS_ENOUGH: u64 = 3_000_000;
@@ -32,10 +33,15 @@ pub(crate) struct Counts {
     pub(crate) stops: Cell<u64>,
     /// Lives whose partitions were all opened; the other crashes came inside recovery.
     pub(crate) opened: Cell<u64>,
+    /// Topics that were made and deleted again.
+    pub(crate) deleted: Cell<u64>,
     pub(crate) normal: Cell<u64>,
     pub(crate) tails: Cell<u64>,
     pub(crate) damage: Cell<u64>,
     pub(crate) bytes: Cell<u64>,
+    /// Times that stored bytes were changed behind the log's back, and how many bytes that were.
+    pub(crate) injuries: Cell<u64>,
+    pub(crate) bytes_hurt: Cell<u64>,
     pub(crate) kept_after_injury: Cell<u64>,
     pub(crate) cut_after_injury: Cell<u64>,
 }
@@ -59,8 +65,9 @@ impl fmt::Display for Counts {
         let lives = self.cuts.get() + self.kills.get() + self.stops.get();
         write!(
             f,
-            "{} histories, {} power cuts, {} kills, {} orderly stops, {} crashes inside recovery; verdicts: normal {}, \
-             tail {}, damage {}; {} bytes; injuries: {} kept, {} cut with a copy",
+            "{} histories, {} power cuts, {} kills, {} orderly stops, {} crashes inside recovery; recoveries: {} normal, \
+             {} with a tail, {} with damage; {} topics deleted; {} injuries, {} bytes hurt: {} times all was kept, {} times \
+             cut with a copy; {} MB published",
             self.histories.get(),
             self.cuts.get(),
             self.kills.get(),
@@ -69,9 +76,12 @@ impl fmt::Display for Counts {
             self.normal.get(),
             self.tails.get(),
             self.damage.get(),
-            self.bytes.get(),
+            self.deleted.get(),
+            self.injuries.get(),
+            self.bytes_hurt.get(),
             self.kept_after_injury.get(),
-            self.cut_after_injury.get()
+            self.cut_after_injury.get(),
+            self.bytes.get() / 1_000_000
         )
     }
 }
@@ -83,9 +93,10 @@ fn make_directories(sim: &Sim) {
     let made = sim.run(
         async {
             let disk = env.disk();
-            for (dir, parent) in [(DATA_DIR, "/"), (TOPIC_DIR, DATA_DIR)] {
-                disk.create_dir(Path::new(dir)).await?;
-                disk.sync_dir(Path::new(parent)).await?;
+            let home = lasting_home().dir;
+            for dir in [Path::new(DATA_DIR), &home] {
+                disk.create_dir(dir).await?;
+                disk.sync_dir(dir.parent().expect("it is not the root")).await?;
             }
             Ok::<_, std::io::Error>(())
         },
@@ -101,7 +112,9 @@ pub(crate) fn run(seed: u64, rot: bool, trace: bool, counts: &Rc<Counts>) {
     let dice = Dice::new(seed);
     let plan = Rc::new(Plan::draw(&dice));
     make_directories(&sim);
-    let logs: Vec<Rc<Log>> = (0..plan.partitions as u32).map(|number| Log::new(number, &plan, &dice)).collect();
+    let logs: Vec<Rc<Log>> =
+        (0..plan.partitions as u32).map(|number| Log::new(number, lasting_home(), &plan, &dice)).collect();
+    let topics = Rc::new(Topics::new(logs.clone()));
     let wall = Rc::new(Wall::default());
     let windows: Vec<u64> = (0..=plan.crashes).map(|_| plan.window(&dice)).collect();
     for crash in 0..=plan.crashes {
@@ -123,15 +136,15 @@ pub(crate) fn run(seed: u64, rot: bool, trace: bool, counts: &Rc<Counts>) {
             boot: env.monotonic(),
             wall: wall.clone(),
         });
-        let life = Life {
+        let life = Rc::new(Life {
             stage,
-            logs: logs.clone(),
+            topics: topics.clone(),
             shard: Shard::with_tuning(env.clone(), Plan::tuning(&dice)),
             window: windows[crash],
             window_max_ever: windows[..=crash].iter().copied().max().unwrap_or(0),
             calm,
             counts: counts.clone(),
-        };
+        });
         let steps = if calm { STEPS_ENOUGH } else { plan.steps(&dice) };
         let at_risk = dice.pick(&[0, 1, 2, 4, 8]);
         let worth_a_crash = || sim.disk().blocks_at_risk() >= at_risk;
@@ -151,13 +164,11 @@ pub(crate) fn run(seed: u64, rot: bool, trace: bool, counts: &Rc<Counts>) {
         }
         assert!(!calm, "a calm life has more steps than it needs");
         // Whatever was visible in the last moment must survive.
-        for log in &logs {
-            if log.handle.borrow().is_some() {
-                life.stage.look(log);
-                *log.left.borrow_mut() = None;
-            }
-            *log.handle.borrow_mut() = None;
+        for log in topics.logs() {
+            life.stage.look(&log);
+            *log.left.borrow_mut() = None;
         }
+        topics.drop_handles();
         drop(life);
         if dice.chance(plan.kill) {
             count(&counts.kills);
@@ -172,7 +183,12 @@ pub(crate) fn run(seed: u64, rot: bool, trace: bool, counts: &Rc<Counts>) {
             let window = windows.iter().copied().max().unwrap_or(0);
             for log in logs.iter().filter(|log| rot && log.may_be_hurt() && dice.chance(0.5)) {
                 *log.left.borrow_mut() = None;
-                *log.injury.borrow_mut() = damage::inject(&sim, log, &dice, window).map(Rc::new);
+                let injury = damage::inject(&sim, log, &dice, window);
+                if let Some(injury) = &injury {
+                    count(&counts.injuries);
+                    counts.bytes_hurt.set(counts.bytes_hurt.get() + injury.bytes_hurt());
+                }
+                *log.injury.borrow_mut() = injury.map(Rc::new);
             }
             for log in logs.iter().filter(|log| log.left.borrow().is_none()) {
                 let last = damage::segments(&sim, log).pop();

@@ -13,7 +13,8 @@ use corelane_proto::ids::Position;
 
 use crate::actors::Stage;
 use crate::history::Counts;
-use crate::log::{DATA_DIR, Log, TOPIC_DIR, TOPIC_ID};
+use crate::log::{DATA_DIR, Log};
+use crate::topics::Topics;
 
 /// How often opening is tried while the disk answers with EIO, before the disk is mended.
 const OPEN_TRIES: usize = 4;
@@ -21,7 +22,7 @@ const OPEN_TRIES: usize = 4;
 /// A life and what it needs to know of the ones before.
 pub(crate) struct Life {
     pub(crate) stage: Rc<Stage>,
-    pub(crate) logs: Vec<Rc<Log>>,
+    pub(crate) topics: Rc<Topics>,
     pub(crate) shard: Shard<SimEnv>,
     /// The write window of this life, and the largest of all.
     pub(crate) window: u64,
@@ -33,23 +34,23 @@ pub(crate) struct Life {
 
 impl Life {
     /// Lives. Done only when the life ended in order.
-    pub(crate) async fn run(&self) -> bool {
+    pub(crate) async fn run(self: &Rc<Self>) -> bool {
         let floors = self.read_checkpoints().await;
-        let opened = self.logs.iter().map(|log| self.open(log, &floors));
-        futures_util::future::join_all(opened).await;
+        let opened = self.topics.lasting.iter().map(|log| self.open(log, &floors));
+        futures_util::future::join(self.settle_topics(&floors), futures_util::future::join_all(opened)).await;
         self.counts.opened.set(self.counts.opened.get() + 1);
         self.spawn_actors();
         self.stage.at_work.all_done().await;
         self.mend_disk();
         if self.calm {
-            for log in &self.logs {
-                self.check_publishing_works(log).await;
+            for log in self.topics.logs() {
+                self.check_publishing_works(&log).await;
             }
         }
         self.close().await
     }
 
-    fn mend_disk(&self) {
+    pub(crate) fn mend_disk(&self) {
         self.stage.env.disk().set_faults(Faults::default());
     }
 
@@ -67,8 +68,8 @@ impl Life {
 
     // Opening --------------------------------------------------------------------------------------------------------
 
-    async fn open(&self, log: &Rc<Log>, floors: &Floors) {
-        let floor = floors.of(TOPIC_ID, log.number);
+    pub(crate) async fn open(&self, log: &Rc<Log>, floors: &Floors) {
+        let floor = floors.of(log.home.topic_id, log.number);
         let clean = floors.was_clean(self.stage.starts - 1);
         let mut tries = 0;
         let (partition, driver, recovered) = loop {
@@ -100,7 +101,7 @@ impl Life {
         clean: bool,
     ) -> Result<(Partition<SimEnv>, Driver<SimEnv>, Option<Recovered>), OpenError> {
         let options = log.options(self.window, self.window_max_ever);
-        let dir = Path::new(TOPIC_DIR);
+        let dir = &log.home.dir;
         if !log.made.get() {
             match Partition::create(&self.shard, dir, &options).await {
                 Ok((partition, driver)) => {
@@ -125,7 +126,7 @@ impl Life {
         assert_eq!(bounds.durable_end.0, end, "all that recovery found is durable");
         let stage = &self.stage;
         let now = stage.env.monotonic();
-        log.oracle.borrow_mut().start_moved(start, log.keeping(), now, stage.boot, &stage.wall);
+        log.oracle.borrow_mut().start_moved(start, end, log.keeping(), now, stage.boot, &stage.wall);
         let injury = log.injury.borrow().clone();
         if let Some(injury) = injury {
             self.check_injured(log, partition, &injury).await;
@@ -195,26 +196,32 @@ impl Life {
 
     // Work -----------------------------------------------------------------------------------------------------------
 
-    fn spawn_actors(&self) {
+    pub(crate) fn spawn_actors_of(&self, log: &Rc<Log>) {
         let stage = &self.stage;
-        for log in &self.logs {
-            for _ in 0..stage.plan.publishers {
-                stage.spawn("publisher", stage.clone().publish(log.clone()));
-            }
-            for _ in 0..stage.plan.consumers {
-                stage.spawn("consumer", stage.clone().consume(log.clone()));
-            }
-            stage.spawn("operator", stage.clone().operate(log.clone()));
+        for _ in 0..stage.plan.publishers {
+            stage.spawn("publisher", stage.clone().publish(log.clone()));
+        }
+        for _ in 0..stage.plan.consumers {
+            stage.spawn("consumer", stage.clone().consume(log.clone()));
+        }
+        stage.spawn("operator", stage.clone().operate(log.clone()));
+    }
+
+    fn spawn_actors(self: &Rc<Self>) {
+        let stage = &self.stage;
+        self.topics.logs().iter().for_each(|log| self.spawn_actors_of(log));
+        if stage.plan.passing {
+            stage.spawn("creator", self.clone().come_and_go());
         }
         stage.spawn("hoarder", stage.clone().hoard());
         if !self.calm && stage.dice.chance(stage.plan.full) {
             stage.spawn("filler", stage.clone().fill_disk());
         }
-        let (stage, logs) = (stage.clone(), self.logs.clone());
+        let (stage, topics) = (stage.clone(), self.topics.clone());
         self.stage.spawn("checkpointer", async move {
             for _ in 0..stage.dice.below(6) {
                 stage.pause().await;
-                write_checkpoint(&stage, &logs, false).await;
+                write_checkpoint(&stage, &topics.logs(), false).await;
             }
         });
     }
@@ -235,7 +242,8 @@ impl Life {
 
     async fn close(&self) -> bool {
         let mut well = true;
-        for log in &self.logs {
+        let logs = self.topics.logs();
+        for log in &logs {
             let partition = log.partition();
             let closed = partition.close().await;
             let bounds = self.stage.look(log);
@@ -246,10 +254,8 @@ impl Life {
                 Err(reason) => panic!("closing failed though the disk is well: {reason}"),
             }
         }
-        write_checkpoint(&self.stage, &self.logs, well).await;
-        for log in &self.logs {
-            *log.handle.borrow_mut() = None;
-        }
+        write_checkpoint(&self.stage, &logs, well).await;
+        self.topics.drop_handles();
         well
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use corelane_log::sim::SimEnv;
 use corelane_log::{Partition, PartitionOptions, TopicConfig};
-use corelane_proto::ids::{Position, TopicId};
+use corelane_proto::ids::{Position, TopicId, TopicName};
 
 use crate::damage::Injury;
 use crate::dice::Dice;
@@ -18,12 +18,27 @@ use crate::sets::SetMaker;
 pub(crate) const DATA_DIR: &str = "/data";
 /// Where the one shard's checkpoint lies.
 pub(crate) const CHECKPOINT: &str = "/data/checkpoint-000";
-pub(crate) const TOPIC_DIR: &str = "/data/t~01010101";
 pub(crate) const TOPIC_ID: TopicId = TopicId([1; 16]);
+
+/// The topic that a partition belongs to.
+#[derive(Clone)]
+pub(crate) struct Home {
+    topic: TopicName,
+    pub(crate) topic_id: TopicId,
+    pub(crate) dir: PathBuf,
+}
+
+impl Home {
+    pub(crate) fn new(topic: TopicName, topic_id: TopicId) -> Self {
+        let dir = Path::new(DATA_DIR).join(format!("{topic}~{}", topic_id.short()));
+        Self { topic, topic_id, dir }
+    }
+}
 
 /// A partition of the history.
 pub(crate) struct Log {
     pub(crate) number: u32,
+    pub(crate) home: Home,
     pub(crate) oracle: RefCell<Oracle>,
     pub(crate) sets: RefCell<SetMaker>,
     pub(crate) origin: u64,
@@ -31,6 +46,8 @@ pub(crate) struct Log {
     pub(crate) made: Cell<bool>,
     pub(crate) config: RefCell<TopicConfig>,
     pub(crate) handle: RefCell<Option<Partition<SimEnv>>>,
+    /// Its topic is deleted, or about to be.
+    pub(crate) is_deleted: Cell<bool>,
     /// What was done to it since it was last open.
     pub(crate) injury: RefCell<Option<Rc<Injury>>>,
     /// The last segment as the last power cut left it: its base and its bytes.
@@ -39,26 +56,27 @@ pub(crate) struct Log {
 }
 
 impl Log {
-    pub(crate) fn new(number: u32, plan: &Plan, dice: &Dice) -> Rc<Self> {
+    pub(crate) fn new(number: u32, home: Home, plan: &Plan, dice: &Dice) -> Rc<Self> {
         let origin = dice.pick(&[0, 0, 0, 1, 7_777, 1 << 40]);
         let config = plan.config(dice);
         Rc::new(Self {
             number,
-            oracle: RefCell::new(Oracle::new(format!("partition {number}"), origin)),
+            oracle: RefCell::new(Oracle::new(format!("partition {}/{number}", home.topic), origin)),
+            home,
             sets: RefCell::new(SetMaker::new(dice, plan.set_bytes_max as usize)),
             origin,
             made: Cell::new(false),
             keeping: Cell::new(keeping_of(&config)),
             config: RefCell::new(config),
             handle: RefCell::new(None),
+            is_deleted: Cell::new(false),
             injury: RefCell::new(None),
             left: RefCell::new(None),
         })
     }
 
     pub(crate) fn options(&self, window: u64, window_max_ever: u64) -> PartitionOptions {
-        let topic = "t".parse().expect("a topic's name");
-        let mut options = PartitionOptions::new(topic, TOPIC_ID, self.number);
+        let mut options = PartitionOptions::new(self.home.topic.clone(), self.home.topic_id, self.number);
         options.start = Position(self.origin);
         options.config = self.config.borrow().clone();
         options.unflushed_bytes_max = window;
@@ -67,7 +85,7 @@ impl Log {
     }
 
     pub(crate) fn dir(&self) -> PathBuf {
-        Path::new(TOPIC_DIR).join(self.number.to_string())
+        self.home.dir.join(self.number.to_string())
     }
 
     /// The open partition.

@@ -74,6 +74,8 @@ pub(crate) struct Oracle {
     /// The highest end that anybody saw as visible or was told to be durable.
     visible: u64,
     start: u64,
+    /// An operator was told that the log begins here for good.
+    trimmed: u64,
     /// Some of its messages are bad, so nothing is known of boundaries.
     pub(crate) is_tainted: bool,
     /// Sets that a crash took: their producer sends them again.
@@ -93,6 +95,7 @@ impl Oracle {
             next_offer: 0,
             visible: origin,
             start: origin,
+            trimmed: origin,
             is_tainted: false,
             retry: Vec::new(),
         }
@@ -223,7 +226,15 @@ impl Oracle {
     // Retention ------------------------------------------------------------------------------------------------------
 
     /// The start is now `start`. What arrived in earlier lives is as old as the wall clocks of those lives say.
-    pub(crate) fn start_moved(&mut self, start: u64, keeping: Keeping, now: Duration, boot: Duration, wall: &Wall) {
+    pub(crate) fn start_moved(
+        &mut self,
+        start: u64,
+        durable: u64,
+        keeping: Keeping,
+        now: Duration,
+        boot: Duration,
+        wall: &Wall,
+    ) {
         if start <= self.start {
             return;
         }
@@ -236,7 +247,7 @@ impl Oracle {
                 now.saturating_sub(arrival) + Duration::from_millis(jumped_ms + 1) >= retention
             })
         });
-        let too_much = keeping.retention_bytes.is_some_and(|bytes| self.end() - start >= bytes);
+        let too_much = keeping.retention_bytes.is_some_and(|bytes| durable - start >= bytes);
         let trimmed = start <= keeping.trimmed_to;
         let removed = format!("{}: the start moved from {} to {start}", self.name, self.start);
         assert!(
@@ -244,6 +255,11 @@ impl Oracle {
             "{removed}, which nothing allowed: {keeping:?}, newest {newest:?} at {now:?}"
         );
         self.start = start;
+    }
+
+    /// An operator was told that everything below `start` is gone.
+    pub(crate) fn trimmed(&mut self, start: u64) {
+        self.trimmed = self.trimmed.max(start);
     }
 
     // Crashes --------------------------------------------------------------------------------------------------------
@@ -256,6 +272,7 @@ impl Oracle {
         assert!(self.ends.contains(&end), "{name}: half a set before the end {end}");
         assert!(start <= self.start, "{name}: lost: start {start} above what retention allowed {}", self.start);
         assert!(start >= self.origin, "{name}: start {start} below the log's beginning {}", self.origin);
+        assert!(start >= self.trimmed, "{name}: start {start} below what was trimmed {}", self.trimmed);
         // An unlink that was not flushed may have been taken back.
         self.start = start;
         self.visible = end;

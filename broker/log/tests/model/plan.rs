@@ -13,6 +13,8 @@ const SET_BYTES: [u64; 3] = [2_000, 5_000, 16_000];
 
 pub(crate) struct Plan {
     pub(crate) partitions: usize,
+    /// Beside them a topic comes and goes.
+    pub(crate) passing: bool,
     /// Crashes; the life behind the last one is calm and ends in order.
     pub(crate) crashes: usize,
     /// A life ends after at most so many steps.
@@ -51,6 +53,7 @@ impl Plan {
         };
         Self {
             partitions: dice.pick(&[1, 1, 1, 2, 3]),
+            passing: dice.chance(0.2),
             crashes: 1 + dice.below(7),
             steps_max: dice.pick(&[300, 1000, 4000]),
             kill: dice.pick(&[0.1, 0.3, 0.6]),

@@ -19,6 +19,9 @@ impl Stage {
         let operations = self.dice.below(self.plan.operations + 1);
         for _ in 0..if self.ends_in_order { operations } else { usize::MAX } {
             self.pause().await;
+            if log.is_deleted.get() {
+                return;
+            }
             let again = if self.dice.chance(0.3) { log.oracle.borrow_mut().retry.pop() } else { None };
             let set = again.unwrap_or_else(|| log.sets.borrow_mut().make(&self.dice));
             if self.dice.chance(0.05) {
