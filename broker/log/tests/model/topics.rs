@@ -67,7 +67,7 @@ impl Topics {
         topic_id.0[0] = self.deleted.borrow().len() as u8;
         let home = Home::new(name(), topic_id);
         let logs: Vec<Rc<Log>> =
-            (0..1 + dice.below(2) as u32).map(|number| Log::new(number, home.clone(), plan, dice)).collect();
+            (0..=dice.below(2) as u32).map(|number| Log::new(number, home.clone(), plan, dice)).collect();
         let identity = TopicIdentity {
             format_version: FORMAT_VERSION,
             topic_id,
@@ -183,7 +183,7 @@ impl Life {
 
     /// The actor: whoever makes and deletes topics.
     pub(crate) async fn come_and_go(self: Rc<Self>) {
-        for _ in 0..1 + self.stage.dice.below(4) {
+        for _ in 0..=self.stage.dice.below(4) {
             self.stage.pause().await;
             let passing = self.topics.passing.borrow().clone();
             match passing {
