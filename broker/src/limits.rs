@@ -173,8 +173,7 @@ pub const SHARD_ANSWER_MAX: Duration = Duration::from_secs(2);
 
 // ---- What must fit into what -----------------------------------------------------------------------------------
 
-const _: () =
-    assert!(FRAME_BYTES_MAX >= SET_BYTES_LIMIT + 12 + REQUEST_PROTO_BYTES_MAX, "a frame holds the largest set");
+const _: () = assert!(corelane_proto::frame::HEADER_BYTES - 4 == 12, "a frame's length counts the header behind it");
 const _: () =
     assert!(SET_BYTES_LIMIT == corelane_log::limits::SET_BYTES_LIMIT as usize, "broker and log agree on sets");
 const _: () = assert!(
@@ -188,8 +187,22 @@ const _: () = assert!(
     "requests are as long as clients are told that they may be"
 );
 const _: () = assert!(UNFLUSHED_BYTES_MIN >= SET_BYTES_LIMIT + BLOCK_BYTES, "the write window holds the largest set");
+const _: () = assert!(
+    UNFLUSHED_BYTES_MIN as u64 == corelane_log::limits::UNFLUSHED_BYTES_MIN,
+    "broker and log agree on the smallest write window"
+);
 const _: () = assert!(UNFLUSHED_BYTES_LIMIT >= UNFLUSHED_BYTES_MIN, "the write window has a range");
 const _: () = assert!(ARENA_BYTES_MIN >= 2 * (SET_BYTES_LIMIT + BLOCK_BYTES), "the arena holds two largest sets");
+const _: () = assert!(
+    ARENA_BYTES_MIN - ARENA_BYTES_MIN / corelane_log::limits::ARENA_RESERVE_PART >= 2 * (SET_BYTES_LIMIT + BLOCK_BYTES),
+    "the log finds room for two largest sets beside its reserve"
+);
+const _: () = assert!(OUTGOING_BYTES_MAX >= FETCH_BYTES_MAX, "a whole fetch can wait to be sent");
+const _: () = assert!(SEND_PIECE_BYTES.is_multiple_of(BLOCK_BYTES), "files are read in whole blocks");
+const _: () = assert!(
+    RECEIVE_BUFFER_BYTES_MAX >= corelane_proto::frame::HELLO_BYTES_MAX as usize,
+    "a Hello fits the receive buffer"
+);
 const _: () = assert!(MESSAGE_BYTES_LIMIT <= SET_BYTES_LIMIT, "a message fits into a set");
 const _: () = assert!(2 * TXN_PAGE + 3 <= TXN_OPERATIONS_MAX, "a compare and a write a key fit one transaction");
 const _: () = assert!(REGISTRY_VALUE_BYTES_MAX < TXN_BYTES_MAX, "a transaction holds the largest value");

@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use corelane_proto::message;
+
 use crate::env::BLOCK_BYTES;
 
 const KIB: u64 = 1024;
@@ -11,7 +13,7 @@ const MIB: u64 = 1024 * KIB;
 // ---- Sets and the write window -----------------------------------------------------------------------------------
 
 /// The shortest message, in bytes: its header.
-pub const MESSAGE_BYTES_MIN: u32 = 24;
+pub const MESSAGE_BYTES_MIN: u32 = message::HEADER_BYTES as u32;
 /// The largest `set_bytes_max` (and so the largest `message_bytes_max`) that a topic may have, in bytes.
 pub const SET_BYTES_LIMIT: u32 = 8 * MIB as u32;
 /// What a wrapper may claim to unpack to, in bytes; more is refused.
@@ -84,10 +86,25 @@ pub const SMALL_FILE_BYTES_MAX: usize = 64 * MIB as usize;
 const _: () =
     assert!(UNFLUSHED_BYTES_DEFAULT >= SET_BYTES_LIMIT as u64 + BLOCK_BYTES as u64, "the window holds the largest set");
 const _: () = assert!(UNFLUSHED_BYTES_DEFAULT >= UNFLUSHED_BYTES_MIN, "the default window is an allowed one");
+const _: () = assert!(SET_BYTES_LIMIT <= message::MESSAGE_BYTES_LIMIT, "a set of one message can be parsed");
+const _: () = assert!(UNCOMPRESSED_BYTES_MAX >= SET_BYTES_LIMIT, "what is not compressed can be wrapped");
+const _: () = assert!(SET_BYTES_LIMIT as u64 <= SEGMENT_BYTES_LIMIT, "a segment can hold the largest set");
+const _: () = assert!(SEGMENT_BYTES_MIN >= BLOCK_BYTES as u64, "a segment has a block");
+const _: () = assert!(SEGMENT_BYTES_MIN <= SEGMENT_BYTES_LIMIT, "segments have a range");
+const _: () = assert!(
+    WRITES_IN_FLIGHT_MAX as u64 * WRITE_BYTES_MAX <= UNFLUSHED_BYTES_MIN,
+    "all writes in flight lie within the smallest window"
+);
 const _: () = assert!(SYNC_WRITE_BYTES_MAX <= WRITE_BYTES_MIN, "a small commit is smaller than a streaming write");
 const _: () = assert!(WRITE_BYTES_MIN <= WRITE_BYTES_MAX, "writes have a range");
 const _: () = assert!(WRITE_BYTES_MIN.is_multiple_of(BLOCK_BYTES as u64), "writes are whole blocks");
 const _: () = assert!(WRITE_BYTES_MAX.is_multiple_of(BLOCK_BYTES as u64), "writes are whole blocks");
 const _: () = assert!(ALLOCATE_BYTES_FIRST.is_multiple_of(BLOCK_BYTES as u64), "allocation is whole blocks");
 const _: () = assert!(ALLOCATE_BYTES_FIRST <= ALLOCATE_STEP_BYTES_MAX, "allocation grows");
+const _: () = assert!(ALLOCATE_STEP_BYTES_MAX.is_multiple_of(BLOCK_BYTES as u64), "allocation is whole blocks");
 const _: () = assert!(WALK_BYTES.is_multiple_of(BLOCK_BYTES), "reads are whole blocks");
+const _: () = assert!(TAIL_CHUNK_BYTES_MAX.is_multiple_of(BLOCK_BYTES), "chunks are whole blocks");
+const _: () = assert!(TAIL_CHUNK_BYTES_MAX as u64 >= WRITE_BYTES_MIN, "a streaming write fits a chunk");
+const _: () = assert!(STRETCH_BYTES >= BLOCK_BYTES as u64, "an index is small beside what it tells of");
+const _: () = assert!(ARENA_RESERVE_PART > 1, "most of the arena is for what arrives");
+const _: () = assert!(FLUSH_INTERVAL_BY_COUNT.as_secs() < TIMER_MAX.as_secs(), "a flush is due before a timer ends");

@@ -7,6 +7,11 @@ use crate::limits;
 const MAGIC: [u8; 8] = *b"CLSUM\0\0\x01";
 const HEAD_BYTES: usize = 8 + 8 + 8 + 8 + 8 + 8 + 8 + 4;
 const STRETCH_BYTES: usize = 24;
+const _: () = assert!(
+    HEAD_BYTES as u64 + (limits::SEGMENT_BYTES_LIMIT / limits::STRETCH_BYTES + 1) * STRETCH_BYTES as u64
+        <= limits::SUMMARY_BYTES_MAX as u64,
+    "the summary of the largest segment can be read back"
+);
 
 /// What a summary says.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -11,6 +11,7 @@ use crate::shard::{EnvFile, Purpose, Shard, read_chunk};
 const ZERO_BYTES: usize = 64 << 10;
 /// What one write carries.
 const WRITE_BYTES: u64 = 1 << 20;
+const _: () = assert!(ZERO_BYTES.is_multiple_of(BLOCK_BYTES) && WRITE_BYTES.is_multiple_of(BLOCK_BYTES as u64));
 
 /// Writes the bytes from `from` up to `end` once more and zeros from there up to `zero_to`; all in bytes from the segment's
 /// base. What was read may have come from the cache of a disk whose flush had failed: only what is written anew and
