@@ -8,7 +8,10 @@ mod kinds;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-pub use kinds::{AutoCount, AutoHostPort, ByteSize, HostPort, Kind, LogFormat, OptionalListener, Span};
+pub use kinds::{
+    AutoCount, AutoHostPort, ByteSize, Endpoints, HostPort, Kind, LogFormat, OptionalEndpoints, OptionalFile,
+    OptionalListener, OptionalName, Span,
+};
 
 use crate::limits;
 
@@ -183,6 +186,30 @@ settings! {
     /// The cluster's name: the prefix of its keys in the registry.
     /// Change it when clusters share one registry.
     cluster: String = "main", "1 to 64 of A-Z a-z 0-9 . _ -";
+    /// Where the cluster's registry is: the members of an etcd, each as a URL; one is used at a time. off keeps an embedded registry in the data directory, for a single broker.
+    /// Set it, the same on each, to run several brokers as one cluster.
+    etcd: OptionalEndpoints = "off", "URL[,URL...] such as http://10.0.0.1:2379, or off";
+    /// How long this broker counts as running after its last sign of life in the registry.
+    /// Longer bears a registry that is slow for longer; shorter lets others notice sooner that this broker is gone.
+    broker_lease: Span = "10s", "2s to 5m" [2_000, 300_000];
+    /// The certificates (PEM) of whoever signs those of etcd.
+    /// Set it when etcd's URLs begin with https.
+    etcd_ca: OptionalFile = "off", "a file, or off";
+    /// This broker's certificate (PEM) for etcd.
+    /// Set it, with `etcd_key`, when etcd asks its clients for one.
+    etcd_cert: OptionalFile = "off", "a file, or off";
+    /// The private key (PEM) of `etcd_cert`.
+    /// Set it with `etcd_cert`.
+    etcd_key: OptionalFile = "off", "a file, or off";
+    /// The name that stands in etcd's certificates.
+    /// Set it when it is not the one in the URLs.
+    etcd_server_name: OptionalName = "off", "a name, or off";
+    /// The user as whom this broker speaks to etcd.
+    /// Set it, with `etcd_password_file`, when etcd has users; it needs to read and write under /corelane/ and the cluster's name.
+    etcd_user: OptionalName = "off", "a name, or off";
+    /// A file whose first line is that user's password.
+    /// Set it with `etcd_user`; a password never stands in a setting, where others could see it.
+    etcd_password_file: OptionalFile = "off", "a file, or off";
     /// Memory of each shard for what is being received, written and read back soon, in bytes; taken at start.
     /// More keeps a longer tail in memory for consumers that lag a little; less suits a small machine.
     arena_bytes: ByteSize = "64MiB", "32MiB to 64GiB" [limits::ARENA_BYTES_MIN, limits::ARENA_BYTES_LIMIT];
@@ -305,6 +332,7 @@ impl Config {
                 format!("{message} is more than set_bytes_max ({set}): a message travels in a set; lower it"),
             );
         }
+        self.check_etcd()?;
         if self.http.0.as_ref().is_some_and(|http| http.port != 0 && *http == self.listen) {
             return contradiction("http", format!("{} is also what listen says; they need a port each", self.listen));
         }
@@ -317,6 +345,35 @@ impl Config {
             return contradiction("advertise", format!("no client can connect to {advertise}; name a host and a port"));
         }
         Ok(())
+    }
+
+    fn check_etcd(&self) -> Result<(), ConfigError> {
+        let contradiction = |name, reason: &str| Err(ConfigError::Contradiction { name, reason: reason.to_owned() });
+        if self.etcd_cert.0.is_some() != self.etcd_key.0.is_some() {
+            return contradiction("etcd_cert", "it goes with etcd_key; give both or neither");
+        }
+        if self.etcd_user.0.is_some() != self.etcd_password_file.0.is_some() {
+            return contradiction("etcd_user", "it goes with etcd_password_file; give both or neither");
+        }
+        let uses_tls = |url: &String| url.starts_with("https://");
+        match (&self.etcd.0, &self.etcd_ca.0) {
+            (Some(endpoints), None) if endpoints.0.iter().any(uses_tls) => {
+                contradiction("etcd_ca", "etcd's URLs begin with https, so it must name the certificates of their CA")
+            }
+            (Some(endpoints), Some(_)) if !endpoints.0.iter().all(uses_tls) => {
+                contradiction("etcd_ca", "it is for TLS, but not all of etcd's URLs begin with https")
+            }
+            (None, None) if self.etcd_cert.0.is_some() || self.etcd_server_name.0.is_some() => {
+                contradiction("etcd_ca", "etcd_cert and etcd_server_name are of use with it only")
+            }
+            (None, Some(_)) => {
+                contradiction("etcd", "it must name etcd's members, or the other etcd_ settings are moot")
+            }
+            (None, None) if self.etcd_user.0.is_some() => {
+                contradiction("etcd", "it must name etcd's members, or the other etcd_ settings are moot")
+            }
+            _ => Ok(()),
+        }
     }
 
     /// The whole of it as a file that loads again, without the explanations.
@@ -413,6 +470,11 @@ mod tests {
             (None, &[], &[("message_bytes_max", "8MiB")], "message_bytes_max: 8MiB is more than set_bytes_max"),
             (None, &[], &[("http", "127.0.0.1:9400")], "http: 127.0.0.1:9400 is also what listen says"),
             (None, &[], &[("cluster", "a/b")], "cluster: \"a/b\" is not"),
+            (None, &[], &[("etcd", "127.0.0.1:2379")], "etcd: \"127.0.0.1:2379\" is not a URL"),
+            (None, &[], &[("etcd", "https://a:1")], "etcd_ca: etcd's URLs begin with https"),
+            (None, &[], &[("etcd", "http://a:1"), ("etcd_ca", "/ca")], "etcd_ca: it is for TLS, but not all"),
+            (None, &[], &[("etcd", "http://a:1"), ("etcd_user", "u")], "etcd_user: it goes with etcd_password_file"),
+            (None, &[], &[("etcd_ca", "/ca")], "etcd: it must name etcd's members"),
             (None, &[], &[("advertise", "0.0.0.0:1")], "advertise: no client can connect to 0.0.0.0:1"),
         ] {
             let message = refusal(file, env, flags);

@@ -155,8 +155,12 @@ pub const WATCH_PAUSE_MIN: Duration = Duration::from_millis(50);
 pub const WATCH_PAUSE_MAX: Duration = Duration::from_secs(2);
 /// How long a watch is tried to be begun again, before it reports that etcd is unavailable.
 pub const WATCH_RESUME_MAX: Duration = Duration::from_secs(20);
-/// The life of a broker's own lease: how long it counts as alive after its last sign of life.
-pub const BROKER_LEASE_LIFE: Duration = Duration::from_secs(10);
+/// How often the registry is listed anew though nothing seems to be wrong: a watch that lost a change would never tell.
+pub const REGISTRY_RELIST_INTERVAL: Duration = Duration::from_mins(10);
+/// How often the registry is asked what an operator should know of it; more often while there is something.
+pub const REGISTRY_WARNINGS_INTERVAL: Duration = Duration::from_mins(1);
+/// How often what was seen of the registry is noted on disk, when it has changed.
+pub const REMEMBER_INTERVAL: Duration = Duration::from_secs(10);
 
 // ---- Process ---------------------------------------------------------------------------------------------------
 

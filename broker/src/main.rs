@@ -1,11 +1,13 @@
 //! The Corelane broker: reads its settings, then runs until it is told to stop.
 
 use std::ffi::OsString;
+use std::io::{Read as _, Write as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use corelane_broker::config::{Config, ConfigError, SETTINGS};
+use corelane_broker::control::tool;
 use corelane_broker::{control, telemetry};
 
 const EXAMPLES: &str = "\
@@ -23,6 +25,12 @@ Ready is one line on stdout; log lines are on stderr. SIGTERM and SIGINT stop th
 
 fn main() -> ExitCode {
     let matches = command().get_matches();
+    if let Some(("registry", tools)) = matches.subcommand() {
+        return match run_tool(tools) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => refuse(&*error),
+        };
+    }
     let config = match load(&matches, std::env::vars_os()) {
         Ok(config) => config,
         Err(error) => return refuse(&error),
@@ -45,27 +53,72 @@ fn refuse(error: &dyn std::fmt::Display) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Every setting as a flag.
+/// `registry`: on a registry whose broker, if it is an embedded one, does not run.
+fn run_tool(tools: &ArgMatches) -> Result<(), Box<dyn std::error::Error>> {
+    let Some((name, matches)) = tools.subcommand() else { unreachable!("clap asks for one") };
+    let mut config = load(matches, std::env::vars_os())?;
+    match name {
+        "export" => std::io::stdout().write_all(tool::export(&config)?.as_bytes())?,
+        "import" => {
+            let mut text = String::new();
+            std::io::stdin().read_to_string(&mut text)?;
+            eprintln!("imported {} records", tool::import(&config, &text)?);
+        }
+        _ => {
+            config.data.clone_from(matches.get_one::<PathBuf>("dir").expect("clap asks for it"));
+            let restored = tool::restore(&config)?;
+            for left in &restored.left {
+                eprintln!("left alone: {left}");
+            }
+            println!("restored {} topics, {} partitions", restored.topics, restored.partitions);
+        }
+    }
+    Ok(())
+}
+
+/// Every setting as a flag; the tools that work on a registry take the same ones.
 fn command() -> Command {
-    let mut command = Command::new("corelane-broker")
+    let command = Command::new("corelane-broker")
         .version(env!("CARGO_PKG_VERSION"))
         .about("The Corelane broker: keeps partitioned logs and serves producers and consumers.")
         .after_help(EXAMPLES)
-        // A wrapper's flags can be overruled behind them.
-        .args_override_self(true)
-        .arg(
-            Arg::new("config")
-                .long("config")
-                .value_name("FILE")
-                .value_parser(clap::value_parser!(PathBuf))
-                .help("A TOML file with settings [env: CORELANE_CONFIG]"),
-        )
         .arg(
             Arg::new("print-config")
                 .long("print-config")
                 .action(ArgAction::SetTrue)
                 .help("Print the settings as they would hold, as a file that can be loaded, and stop"),
         );
+    let dir = Arg::new("dir")
+        .value_name("DIR")
+        .required(true)
+        .value_parser(clap::value_parser!(PathBuf))
+        .help("A broker's data directory; the broker must not run");
+    let tools = Command::new("registry")
+        .about("Export, import and restore what brokers agree on; see corelane registry --help")
+        .subcommand_required(true)
+        .subcommand(with_settings(
+            Command::new("export").about("Write the lasting records of the registry to standard output, as JSON"),
+        ))
+        .subcommand(with_settings(
+            Command::new("import").about("Read such records from standard input into a registry that has none"),
+        ))
+        .subcommand(with_settings(
+            Command::new("restore-from")
+                .about("Make the records of a lost registry anew from what a data directory knows")
+                .arg(dir),
+        ));
+    with_settings(command).subcommand(tools).subcommand_negates_reqs(true).args_conflicts_with_subcommands(true)
+}
+
+fn with_settings(command: Command) -> Command {
+    // A wrapper's flags can be overruled behind them.
+    let mut command = command.args_override_self(true).arg(
+        Arg::new("config")
+            .long("config")
+            .value_name("FILE")
+            .value_parser(clap::value_parser!(PathBuf))
+            .help("A TOML file with settings [env: CORELANE_CONFIG]"),
+    );
     for setting in SETTINGS {
         let lines: Vec<&str> = setting.doc.iter().map(|line| line.trim()).collect();
         let doc = lines.join(" ").replace('`', "");

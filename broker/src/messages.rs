@@ -48,6 +48,8 @@ pub struct Metadata {
     pub topics: BTreeMap<String, Arc<pb::Topic>>,
     /// The same topics, by id: what a shard serves by. A partition that is not told here is not served yet.
     pub by_id: HashMap<TopicId, Arc<pb::Topic>>,
+    /// Why this broker takes no publishes any more, if it does not: the registry knows another one in its place.
+    pub displaced: Option<Arc<str>>,
 }
 
 /// A partition that a shard shall open.
@@ -190,6 +192,27 @@ pub enum ToControl {
         request: pb::AlterTopicRequest,
         /// When it is in force.
         answer: Answer<Result<pb::AlterTopicResponse, Failure>>,
+    },
+    /// Add partitions to a topic.
+    AddPartitions {
+        /// As the client sent it.
+        request: pb::AddPartitionsRequest,
+        /// When they serve.
+        answer: Answer<Result<pb::AddPartitionsResponse, Failure>>,
+    },
+    /// Begin a partition's log anew.
+    AcceptLoss {
+        /// As the client sent it.
+        request: pb::AcceptLossRequest,
+        /// When the registry knows.
+        answer: Answer<Result<pb::AcceptLossResponse, Failure>>,
+    },
+    /// Forget a broker.
+    ForgetBroker {
+        /// As the client sent it.
+        request: pb::ForgetBrokerRequest,
+        /// When it is forgotten.
+        answer: Answer<Result<pb::ForgetBrokerResponse, Failure>>,
     },
     /// Delete a topic.
     DeleteTopic {

@@ -51,10 +51,14 @@ pub enum Method {
     DeleteGroup = 22,
     /// The brokers and the registry.
     DescribeCluster = 23,
+    /// Begins a partition's log anew after its data was lost.
+    AcceptLoss = 24,
+    /// Forgets a broker that will never come back.
+    ForgetBroker = 25,
 }
 
 /// Every method in the order of its number.
-const METHODS: [Method; 23] = [
+const METHODS: [Method; 25] = [
     Method::Hello,
     Method::Metadata,
     Method::Publish,
@@ -78,6 +82,8 @@ const METHODS: [Method; 23] = [
     Method::ResetGroup,
     Method::DeleteGroup,
     Method::DescribeCluster,
+    Method::AcceptLoss,
+    Method::ForgetBroker,
 ];
 
 impl Method {
@@ -116,12 +122,12 @@ mod tests {
             "1 Hello, 2 Metadata, 3 Publish, 4 Fetch, 5 FindMessage, 6 CreateTopic, 7 AlterTopic, 8 DeleteTopic, \
              9 DescribeTopic, 10 TrimTopic, 11 AddPartitions, 12 JoinGroup, 13 Heartbeat, 14 LeaveGroup, 15 Claim, \
              16 Release, 17 Commit, 18 Committed, 19 DescribeGroup, 20 ListGroups, 21 ResetGroup, 22 DeleteGroup, \
-             23 DescribeCluster"
+             23 DescribeCluster, 24 AcceptLoss, 25 ForgetBroker"
         );
         for code in 0..=u16::MAX {
             match Method::try_from(code) {
                 Ok(method) => assert_eq!(method.code(), code),
-                Err(error) => assert!(error == UnknownMethod(code) && !(1..=23).contains(&code)),
+                Err(error) => assert!(error == UnknownMethod(code) && !(1..=25).contains(&code)),
             }
         }
     }

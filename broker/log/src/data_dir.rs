@@ -41,6 +41,16 @@ pub struct Identity {
     pub uuid: String,
     /// How often a broker was started on it.
     pub starts: u64,
+    /// The counter of starts that the registry last knew, or is about to be told. It is behind `starts` while the registry
+    /// is away; a registry that knows a higher one was told by another copy of this directory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub registered: Option<u64>,
+    /// Which store the registry was in: etcd's cluster, or the embedded store's file. 0: not known.
+    #[serde(default)]
+    pub registry_store: u64,
+    /// The registry's incarnation that was last seen: it is raised when a store was restored. 0: not known.
+    #[serde(default)]
+    pub registry_incarnation: u64,
     /// The highest revision of the registry that was seen.
     pub registry_revision: u64,
     /// The largest write window that a partition here was ever written with, in bytes: recovery reckons with it.

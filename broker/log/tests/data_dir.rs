@@ -28,6 +28,9 @@ fn identity() -> Identity {
         broker_id: 1,
         uuid: "u".into(),
         starts: 1,
+        registered: Some(2),
+        registry_store: 0,
+        registry_incarnation: 0,
         registry_revision: 0,
         window_max_ever: 16 << 20,
     }

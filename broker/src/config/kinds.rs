@@ -300,6 +300,41 @@ optional_kind! {
     AutoHostPort, HostPort, "auto"
 }
 
+/// URLs of a registry's members.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Endpoints(pub Vec<String>);
+
+impl Kind for Endpoints {
+    const QUOTED: bool = true;
+
+    fn parse(text: &str) -> Result<Self, String> {
+        let endpoints: Vec<String> = text.split(',').map(|url| url.trim().trim_end_matches('/').to_owned()).collect();
+        for url in &endpoints {
+            let rest = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
+            let rest = rest.ok_or_else(|| format!("{url:?} is not a URL that begins with http:// or https://"))?;
+            HostPort::parse(rest)?;
+        }
+        Ok(Self(endpoints))
+    }
+
+    fn show(&self) -> String {
+        self.0.join(",")
+    }
+}
+
+optional_kind! {
+    /// etcd's members, or `off`: the embedded registry.
+    OptionalEndpoints, Endpoints, "off"
+}
+optional_kind! {
+    /// A file, or `off`.
+    OptionalFile, PathBuf, "off"
+}
+optional_kind! {
+    /// A name, or `off`.
+    OptionalName, String, "off"
+}
+
 /// How log lines look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogFormat {
@@ -376,6 +411,11 @@ mod tests {
             assert!(HostPort::parse(wrong).is_err(), "{wrong}");
         }
         both_ways("off", &OptionalListener(None), "off");
+        let two = OptionalEndpoints(Some(Endpoints(vec!["http://a:2379".to_owned(), "http://[::1]:2379".to_owned()])));
+        both_ways("http://a:2379/, http://[::1]:2379", &two, "http://a:2379,http://[::1]:2379");
+        for wrong in ["", "a:2379", "http://a", "http://a:2379,", "ftp://a:1"] {
+            assert!(OptionalEndpoints::parse(wrong).is_err(), "{wrong}");
+        }
         both_ways("auto", &AutoCount::Auto, "auto");
         both_ways("3", &AutoCount::Fixed(3), "3");
         both_ways("json", &LogFormat::Json, "json");

@@ -34,17 +34,32 @@ impl<S: Store> Control<S> {
     /// Answers one message of a shard.
     pub(super) async fn answer(self: Rc<Self>, message: ToControl) {
         match message {
-            ToControl::CreateTopic { request, answer } => reply(answer, self.create_topic(request)).await,
-            ToControl::AlterTopic { request, answer } => reply(answer, self.alter_topic(request)).await,
-            ToControl::DeleteTopic { request, answer } => reply(answer, self.delete_topic(request)).await,
+            ToControl::CreateTopic { request, answer } => reply(answer, self.noted(self.create_topic(request))).await,
+            ToControl::AlterTopic { request, answer } => reply(answer, self.noted(self.alter_topic(request))).await,
+            ToControl::AddPartitions { request, answer } => {
+                reply(answer, self.noted(self.add_partitions(request))).await;
+            }
+            ToControl::AcceptLoss { request, answer } => reply(answer, self.noted(self.accept_loss(request))).await,
+            ToControl::ForgetBroker { request, answer } => reply(answer, self.noted(self.forget_broker(request))).await,
+            ToControl::DeleteTopic { request, answer } => reply(answer, self.noted(self.delete_topic(request))).await,
             ToControl::DescribeTopic { request, answer } => reply(answer, self.describe_topic(request)).await,
             // Whoever asked may have gone.
             ToControl::DescribeCluster { answer } => drop(answer.send(Ok(self.describe_cluster()))),
         }
     }
 
+    /// A change that the registry did not take is a reason to ask it how it is.
+    async fn noted<T>(&self, call: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+        let result = call.await;
+        if matches!(&result, Err(failure) if failure.status == Status::RegistryUnavailable) {
+            self.refused.notify_one();
+        }
+        result
+    }
+
     async fn create_topic(&self, request: pb::CreateTopicRequest) -> Result<pb::CreateTopicResponse, Failure> {
         let _changing = self.changing.lock().await;
+        self.check_registry()?;
         let name = topic_name(&request.name)?;
         if !(1..=TOPIC_PARTITIONS_MAX).contains(&request.partitions) {
             return Err(invalid_field("partitions", format!("a topic has 1 to {TOPIC_PARTITIONS_MAX} partitions")));
@@ -88,7 +103,7 @@ impl<S: Store> Control<S> {
     }
 
     /// The brokers that can take so many more partitions between them.
-    fn candidates(&self, partitions: u32) -> Result<Vec<Candidate>, Failure> {
+    pub(super) fn candidates(&self, partitions: u32) -> Result<Vec<Candidate>, Failure> {
         let view = self.view.borrow();
         let here = view.partitions_on(self.broker_id);
         let others = view.alive.keys().any(|id| *id != self.broker_id);
@@ -99,11 +114,18 @@ impl<S: Store> Control<S> {
                 format!("this broker has {here} partitions and takes {limit} at most; raise its partitions_max"),
             ));
         }
+        if view.alive.is_empty() {
+            return Err(Failure::new(
+                Status::RegistryUnavailable,
+                "no broker is known to run; try again after a pause",
+            ));
+        }
         Ok(view.alive.keys().map(|id| Candidate { broker_id: *id, partitions: view.partitions_on(*id) }).collect())
     }
 
     async fn alter_topic(&self, request: pb::AlterTopicRequest) -> Result<pb::AlterTopicResponse, Failure> {
         let _changing = self.changing.lock().await;
+        self.check_registry()?;
         let name = topic_name(&request.name)?;
         let change = request.config.unwrap_or_default();
         let record = self
@@ -131,8 +153,38 @@ impl<S: Store> Control<S> {
         Ok(pb::AlterTopicResponse { topic: Some(topic) })
     }
 
+    /// The count that is asked for is the one that there shall be, so that a request whose answer was lost may be repeated.
+    async fn add_partitions(&self, request: pb::AddPartitionsRequest) -> Result<pb::AddPartitionsResponse, Failure> {
+        let _changing = self.changing.lock().await;
+        self.check_registry()?;
+        let name = topic_name(&request.name)?;
+        if !(1..=TOPIC_PARTITIONS_MAX).contains(&request.partitions) {
+            return Err(invalid_field("partitions", format!("a topic has 1 to {TOPIC_PARTITIONS_MAX} partitions")));
+        }
+        let old = self.topics.get(&name).await?.ok_or(TopicError::Unknown { name: name.clone() })?;
+        let (topic_id, count) = (old.record.topic_id, old.record.partitions);
+        if request.partitions < count {
+            let message = format!("topic {name} has {count} partitions; there is no way to have fewer");
+            return Err(invalid_field("partitions", message));
+        }
+        if request.partitions > count {
+            let more = request.partitions - count;
+            let places = place(more, &self.candidates(more)?);
+            self.topics.add_partitions(&name, &old, &places).await?;
+            tracing::info!(topic = %name, %topic_id, partitions = request.partitions, "partitions added");
+        }
+        let is_there = |metadata: &Metadata| {
+            let topic = metadata.by_id.get(&topic_id)?;
+            (topic.partitions.len() >= request.partitions as usize).then_some(())
+        };
+        self.wait_for(is_there).await?;
+        let topic = self.wait_topic(&request.name, topic_id).await?;
+        Ok(pb::AddPartitionsResponse { topic: Some(topic) })
+    }
+
     async fn delete_topic(&self, request: pb::DeleteTopicRequest) -> Result<pb::DeleteTopicResponse, Failure> {
         let _changing = self.changing.lock().await;
+        self.check_registry()?;
         let name = topic_name(&request.name)?;
         let expected = match request.topic_id.as_slice() {
             [] => None,
@@ -179,10 +231,11 @@ impl<S: Store> Control<S> {
         }
     }
 
-    /// The topic as clients are told it, once each of its partitions here is served or refused.
+    /// The topic as clients are told it, once each of its partitions is served or refused, or its broker is down.
     async fn wait_topic(&self, name: &str, topic_id: TopicId) -> Result<pb::Topic, Failure> {
         self.wait_for(|metadata| {
             let topic = metadata.topics.get(name).filter(|topic| topic.topic_id == topic_id.0)?;
+            // Elsewhere too: until its broker has made it, whoever publishes to it would be refused.
             let is_opening = topic.partitions.iter().any(|p| p.state() == pb::PartitionState::Opening);
             (!is_opening).then(|| pb::Topic::clone(topic))
         })

@@ -12,7 +12,7 @@ use futures_util::future::join_all;
 use futures_util::stream::{self, StreamExt as _};
 use tokio::sync::oneshot;
 
-use super::hosted::{HostedTopic, Served, ToHost, metadata, plan};
+use super::hosted::{HostedTopic, Served, Teller, ToHost, metadata, plan};
 use super::{Control, disk};
 use crate::limits::CREATIONS_AT_A_TIME;
 use crate::messages::{OpenPartition, ToShard};
@@ -21,6 +21,8 @@ use crate::registry::keys::Key;
 use crate::registry::placement::shard_of;
 use crate::registry::records::TopicRecord;
 use crate::registry::store::Store;
+
+const NEWER_LIFE: &str = "the registry knows a newer life of this partition, or none";
 
 /// How one partition came up, and whether the registry has yet to be told that it was made.
 struct Outcome {
@@ -32,13 +34,21 @@ struct Outcome {
 }
 
 impl<S: Store> Control<S> {
-    /// Does what there is to do, until there is nothing. What fails is named in the log and stays planned.
+    /// Does what there is to do. What fails is named in the log and stays planned.
     pub(super) async fn reconcile(&self) {
+        // What is let go of may have to be opened or made in another life: a second look.
+        if self.reconcile_once().await {
+            self.reconcile_once().await;
+        }
+    }
+
+    async fn reconcile_once(&self) -> bool {
         let plan = plan(&self.view.borrow(), &self.hosted.borrow(), self.broker_id);
         self.publish_metadata().await;
         if plan.is_empty() {
-            return;
+            return false;
         }
+        let has_let_go = !plan.unled.is_empty();
         for topic_id in plan.vanished {
             self.retire(topic_id).await;
         }
@@ -48,26 +58,66 @@ impl<S: Store> Control<S> {
         for (topic_id, record) in plan.changed {
             self.change(topic_id, &record).await;
         }
+        for (topic_id, partition, reason) in plan.unled {
+            self.let_go(topic_id, partition, &reason).await;
+        }
+        for (topic_id, partitions) in plan.unrecorded {
+            self.record_again(topic_id, &partitions).await;
+        }
         if !plan.host.is_empty() {
             self.host(plan.host).await;
         }
         self.publish_metadata().await;
+        has_let_go
     }
 
     /// Tells the shards, and whoever waits on this thread, what holds now.
     pub(super) async fn publish_metadata(&self) {
-        let metadata = Arc::new(metadata(
-            &self.view.borrow(),
-            &self.hosted.borrow(),
-            self.broker_id,
-            &self.cluster_id,
-            self.store.kind(),
-        ));
+        let metadata = {
+            let standing = self.standing.borrow();
+            let teller = Teller {
+                broker_id: self.broker_id,
+                cluster_id: &self.cluster_id,
+                registry: self.store.kind(),
+                displaced: standing.displaced.as_deref(),
+            };
+            Arc::new(metadata(&self.view.borrow(), &self.hosted.borrow(), teller))
+        };
         for shard in &self.shards {
             // A shard that has ended is noticed elsewhere.
             let _ = shard.send(ToShard::Metadata(Arc::clone(&metadata))).await;
         }
         self.metadata.send_replace(metadata);
+    }
+
+    /// A partition is open here, and not this broker's to serve any more: its data stays.
+    async fn let_go(&self, topic_id: TopicId, partition: u32, reason: &str) {
+        {
+            let mut hosted = self.hosted.borrow_mut();
+            let Some(topic) = hosted.get_mut(&topic_id) else { return };
+            let Some(served) = topic.partitions.get_mut(&partition) else { return };
+            tracing::error!(topic = %topic.name, partition, reason, "a partition is served no longer; its data is kept");
+            if let Served::Serving(epoch) | Served::Unrecorded(epoch) = *served {
+                *served = Served::Refused(epoch, reason.to_owned());
+            }
+        }
+        self.refuse(topic_id, partition, reason).await;
+    }
+
+    /// Tells the registry of lives on this disk that it does not know as made. What it refuses is let go of; while it is
+    /// away, those that it has never heard of stay unserved.
+    async fn record_again(&self, topic_id: TopicId, partitions: &[(u32, Epoch)]) {
+        let refused = match self.topics.record_made(topic_id, partitions).await {
+            Ok(refused) => refused,
+            Err(error) => return tracing::warn!(%topic_id, %error, "that partitions were made could not be recorded"),
+        };
+        for (partition, epoch) in partitions {
+            if refused.contains(partition) {
+                self.let_go(topic_id, *partition, NEWER_LIFE).await;
+            } else if let Some(topic) = self.hosted.borrow_mut().get_mut(&topic_id) {
+                topic.partitions.insert(*partition, Served::Serving(*epoch));
+            }
+        }
     }
 
     /// A topic is gone from the registry without a tombstone: its data stays, untouched and not served.
@@ -79,13 +129,10 @@ impl<S: Store> Control<S> {
         }
         let reason = "the registry no longer knows this topic; its data is kept";
         let partitions: Vec<u32> = {
-            let mut hosted = self.hosted.borrow_mut();
-            let Some(topic) = hosted.get_mut(&topic_id) else { return };
+            // Should the registry know it again, it is opened again.
+            let Some(topic) = self.hosted.borrow_mut().remove(&topic_id) else { return };
             tracing::error!(topic = %topic.name, %topic_id, "{reason}");
-            for served in topic.partitions.values_mut() {
-                *served = Served::Refused(reason.to_owned());
-            }
-            topic.partitions.keys().copied().collect()
+            topic.partitions.into_keys().collect()
         };
         for partition in partitions {
             self.refuse(topic_id, partition, reason).await;
@@ -168,7 +215,7 @@ impl<S: Store> Control<S> {
         outcomes.extend(created);
         self.record_made(&mut outcomes).await;
         for Outcome { topic_id, partition, served, .. } in outcomes {
-            if let Served::Refused(reason) | Served::Failed(reason) = &served {
+            if let Served::Refused(_, reason) | Served::Failed(reason) = &served {
                 tracing::error!(%topic_id, partition, reason, "a partition is not served");
                 self.refuse(topic_id, partition, reason).await;
             }
@@ -209,6 +256,11 @@ impl<S: Store> Control<S> {
             options.window_max_ever = self.window_max_ever;
             let topic_dir = prepared.topic_dir.clone();
             match decision {
+                // While the registry is away it could not be told, and nobody be served.
+                Ok(Decision::Create) if self.standing.borrow().away.is_some() => {
+                    let reason = "the registry is away; the partition is made when it is back".to_owned();
+                    outcomes.push(outcome(partition, record.epoch, Served::Failed(reason)));
+                }
                 Ok(Decision::Create) => creates.push((topic_dir, options)),
                 Ok(Decision::Open { .. } | Decision::Raise(_)) => {
                     let record_made = !matches!(decision, Ok(Decision::Open { record_made: false }));
@@ -224,11 +276,12 @@ impl<S: Store> Control<S> {
                 }
                 Ok(Decision::Lost | Decision::SetAside(_)) => {
                     let reason = format!(
-                        "the log of partition {partition} (epoch {}) was made and is not in {}; put its directory back",
+                        "the log of partition {partition} (epoch {}) was made and is not in {}; put its directory back and \
+                         restart this broker, or give up what it held: corelane topic accept-loss",
                         record.epoch,
                         topic_dir.display()
                     );
-                    outcomes.push(outcome(partition, record.epoch, Served::Refused(reason)));
+                    outcomes.push(outcome(partition, record.epoch, Served::Refused(record.epoch, reason)));
                 }
                 Err(error) => outcomes.push(outcome(partition, record.epoch, Served::Failed(error))),
             }
@@ -250,7 +303,7 @@ impl<S: Store> Control<S> {
             let outcome = |((topic_id, partition), (epoch, record_made))| {
                 let served = match refused.get(&(topic_id, partition)) {
                     Some(None) => Served::Serving(epoch),
-                    Some(Some(reason)) => Served::Refused(reason.clone()),
+                    Some(Some(reason)) => Served::Refused(epoch, reason.clone()),
                     None => Served::Failed("its shard has ended".to_owned()),
                 };
                 Outcome { topic_id, partition, epoch, served, record_made }
@@ -289,17 +342,20 @@ impl<S: Store> Control<S> {
         }
         for (topic_id, made) in made {
             let recorded = self.topics.record_made(topic_id, &made).await;
-            let refused = match &recorded {
-                Ok(refused) => refused.clone(),
-                Err(_) => made.iter().map(|(partition, _)| *partition).collect(),
-            };
-            let reason = match recorded {
-                Ok(_) => "the registry knows a newer life of this partition, or none".to_owned(),
-                Err(error) => format!("that the partition was made could not be recorded: {error}"),
-            };
+            if let Err(error) = &recorded {
+                tracing::warn!(%topic_id, %error, "that partitions were made could not be recorded; tried again");
+            }
             for outcome in outcomes.iter_mut() {
-                if outcome.topic_id == topic_id && refused.contains(&outcome.partition) {
-                    outcome.served = Served::Refused(reason.clone());
+                let Served::Serving(epoch) = outcome.served else { continue };
+                if outcome.topic_id != topic_id || !made.contains(&(outcome.partition, outcome.epoch)) {
+                    continue;
+                }
+                match &recorded {
+                    Ok(refused) if refused.contains(&outcome.partition) => {
+                        outcome.served = Served::Refused(epoch, NEWER_LIFE.to_owned());
+                    }
+                    Ok(_) => {}
+                    Err(_) => outcome.served = Served::Unrecorded(epoch),
                 }
             }
         }
@@ -321,6 +377,6 @@ fn identity(name: &corelane_proto::ids::TopicName, record: &TopicRecord) -> Topi
 }
 
 /// Runs what blocks on a helper thread.
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+pub(super) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     tokio::task::spawn_blocking(work).await.expect("blocking work does not panic")
 }

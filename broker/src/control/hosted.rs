@@ -19,8 +19,10 @@ use crate::registry::view::View;
 pub(super) enum Served {
     /// It serves this life of the log.
     Serving(Epoch),
-    /// It does not, and an operator must look.
-    Refused(String),
+    /// It is open, but the registry has yet to be told that this life was made: until then nobody is served.
+    Unrecorded(Epoch),
+    /// This life of it is not served, and an operator must look.
+    Refused(Epoch, String),
     /// It could not be made; to be tried again.
     Failed(String),
 }
@@ -55,6 +57,11 @@ pub(super) struct Plan {
     pub(super) deleted: Vec<(TopicId, TopicName)>,
     /// The configuration, or the partition count, is another one.
     pub(super) changed: Vec<(TopicId, TopicRecord)>,
+    /// Partitions that are open here and that the registry gives to another broker, or to a later life, and why: to be let
+    /// go of.
+    pub(super) unled: Vec<(TopicId, u32, String)>,
+    /// Partitions whose life on this disk the registry does not know as made: it is to be told.
+    pub(super) unrecorded: BTreeMap<TopicId, Vec<(u32, Epoch)>>,
     /// Partitions that this broker leads and does not hold yet.
     pub(super) host: Vec<ToHost>,
 }
@@ -75,85 +82,96 @@ pub(super) fn plan(view: &View, hosted: &Hosted, broker_id: u32) -> Plan {
             plan.deleted.push((*id, tombstone.name.clone()));
         }
     }
-    let is_served = |topic: &HostedTopic| topic.partitions.values().any(|p| !matches!(p, Served::Refused(_)));
-    plan.vanished = hosted
-        .iter()
-        .filter(|(id, topic)| !known.contains_key(id) && !view.deleted.contains_key(id) && is_served(topic))
-        .map(|(id, _)| *id)
-        .collect();
+    let is_known = |id: &TopicId| known.contains_key(id) || view.deleted.contains_key(id);
+    plan.vanished = hosted.keys().filter(|id| !is_known(id)).copied().collect();
     for (name, topic) in &view.topics {
-        let record = &topic.record;
-        // Partitions are watched apart: they may be yet to come.
-        if !view.is_complete(record) {
-            continue;
-        }
-        let held = hosted.get(&record.topic_id);
-        if held.is_some_and(|held| held.config != record.config || held.partition_count != record.partitions) {
-            plan.changed.push((record.topic_id, record.clone()));
-        }
-        let partitions: Vec<_> = view
-            .partitions_of(record)
-            .filter(|(_, partition)| partition.record.leader == broker_id)
-            .filter(|(number, _)| {
-                let served = held.and_then(|held| held.partitions.get(number));
-                matches!(served, None | Some(Served::Failed(_)))
-            })
-            .map(|(number, partition)| (number, partition.record.clone()))
-            .collect();
-        if !partitions.is_empty() {
-            plan.host.push(ToHost { name: name.clone(), record: record.clone(), partitions });
-        }
+        plan_topic(&mut plan, view, hosted.get(&topic.record.topic_id), (name, &topic.record), broker_id);
     }
     plan
 }
 
-/// What clients are told.
-pub(super) fn metadata(
+/// Compares one topic.
+fn plan_topic(
+    plan: &mut Plan,
     view: &View,
-    hosted: &Hosted,
+    held: Option<&HostedTopic>,
+    (name, record): (&TopicName, &TopicRecord),
     broker_id: u32,
-    cluster_id: &str,
-    registry: &'static str,
-) -> Metadata {
+) {
+    let topic_id = record.topic_id;
+    // Partitions are watched apart: those of a new topic may be yet to come.
+    let is_complete = view.is_complete(record);
+    if is_complete && held.is_some_and(|held| held.config != record.config || held.partition_count != record.partitions)
+    {
+        plan.changed.push((topic_id, record.clone()));
+    }
+    let mut to_host = Vec::new();
+    for (number, partition) in view.partitions_of(record) {
+        let (leader, epoch) = (partition.record.leader, partition.record.epoch);
+        let served = held.and_then(|held| held.partitions.get(&number));
+        match served {
+            Some(Served::Serving(_) | Served::Unrecorded(_)) if leader != broker_id => {
+                plan.unled.push((topic_id, number, format!("the registry gives this partition to broker {leader}")));
+            }
+            _ if leader != broker_id => {}
+            Some(Served::Serving(here) | Served::Unrecorded(here)) if epoch > *here => {
+                let reason = format!("the registry knows a newer life of this partition: epoch {epoch}, not {here}");
+                plan.unled.push((topic_id, number, reason));
+            }
+            Some(Served::Serving(here) | Served::Unrecorded(here)) => {
+                if (epoch, partition.record.made) != (*here, Some(*here)) {
+                    plan.unrecorded.entry(topic_id).or_default().push((number, *here));
+                }
+            }
+            Some(Served::Refused(refused, _)) if epoch <= *refused => {}
+            None | Some(Served::Failed(_) | Served::Refused(..)) => {
+                if is_complete || partition.record.made.is_some() {
+                    to_host.push((number, partition.record.clone()));
+                }
+            }
+        }
+    }
+    if !to_host.is_empty() {
+        plan.host.push(ToHost { name: name.clone(), record: record.clone(), partitions: to_host });
+    }
+}
+
+/// Who tells clients.
+#[derive(Clone, Copy)]
+pub(super) struct Teller<'t> {
+    pub(super) broker_id: u32,
+    pub(super) cluster_id: &'t str,
+    /// The kind of registry.
+    pub(super) registry: &'static str,
+    /// Why this broker takes no publishes any more, if it does not.
+    pub(super) displaced: Option<&'t str>,
+}
+
+/// What clients are told.
+pub(super) fn metadata(view: &View, hosted: &Hosted, teller: Teller<'_>) -> Metadata {
     let mut metadata = Metadata {
-        cluster_id: cluster_id.to_owned(),
-        registry,
-        brokers: brokers(view),
+        cluster_id: teller.cluster_id.to_owned(),
+        registry: teller.registry,
+        brokers: brokers(view, teller),
         topics: BTreeMap::new(),
         by_id: HashMap::new(),
+        displaced: teller.displaced.map(Arc::from),
     };
     for (name, topic) in &view.topics {
         let record = &topic.record;
-        if !view.is_complete(record) {
+        // A topic that comes to be is told once it is whole; one that grows, or of which the registry lost something, as
+        // far as it is known.
+        let is_established = view.partitions_of(record).any(|(_, partition)| partition.record.made.is_some());
+        if !is_established && !view.is_complete(record) {
             continue;
         }
         let held = hosted.get(&record.topic_id);
-        let partitions = view
-            .partitions_of(record)
-            .map(|(number, partition)| {
-                let leader = partition.record.leader;
-                let shards = view.brokers.get(&leader).map_or(1, |broker| broker.shards.max(1));
-                let served = held.and_then(|held| held.partitions.get(&number));
-                let (state, reason, epoch) = if leader == broker_id {
-                    state_here(served, partition.record.epoch)
-                } else {
-                    state_elsewhere(view, leader, partition.record.epoch)
-                };
-                pb::Partition {
-                    partition: number,
-                    broker_id: leader,
-                    shard: shard_of(record.topic_id, number, shards),
-                    epoch: epoch.0,
-                    state: state.into(),
-                    reason,
-                }
-            })
-            .collect();
+        let partitions = (0..record.partitions).map(|number| told_partition(view, held, record, number, teller));
         let told = pb::Topic {
             name: name.to_string(),
             topic_id: record.topic_id.to_vec(),
             config: Some(topic_config::to_pb(&record.config)),
-            partitions,
+            partitions: partitions.collect(),
         };
         let told = Arc::new(told);
         metadata.topics.insert(name.to_string(), Arc::clone(&told));
@@ -162,31 +180,73 @@ pub(super) fn metadata(
     metadata
 }
 
-fn state_here(served: Option<&Served>, epoch: Epoch) -> (pb::PartitionState, String, Epoch) {
-    match served {
-        None => (pb::PartitionState::Opening, String::new(), epoch),
-        Some(Served::Serving(epoch)) => (pb::PartitionState::Serving, String::new(), *epoch),
-        Some(Served::Refused(reason) | Served::Failed(reason)) => (pb::PartitionState::Refused, reason.clone(), epoch),
+fn told_partition(
+    view: &View,
+    held: Option<&HostedTopic>,
+    topic: &TopicRecord,
+    number: u32,
+    teller: Teller<'_>,
+) -> pb::Partition {
+    let partition = view.partitions.get(&topic.topic_id).and_then(|partitions| partitions.get(&number));
+    let Some(PartitionRecord { leader, epoch, made, .. }) = partition.map(|partition| &partition.record) else {
+        let reason = "the registry has not told where it is".to_owned();
+        let state = pb::PartitionState::Unknown.into();
+        return pb::Partition { partition: number, broker_id: NO_BROKER, state, reason, ..Default::default() };
+    };
+    let (state, reason, epoch) = if *leader == teller.broker_id {
+        state_here(held.and_then(|held| held.partitions.get(&number)), *epoch, teller.displaced)
+    } else {
+        state_elsewhere(view, *leader, *epoch, *made == Some(*epoch))
+    };
+    let shards = view.brokers.get(leader).map_or(1, |broker| broker.shards.max(1));
+    pb::Partition {
+        partition: number,
+        broker_id: *leader,
+        shard: shard_of(topic.topic_id, number, shards),
+        epoch: epoch.0,
+        state: state.into(),
+        reason,
     }
 }
 
-fn state_elsewhere(view: &View, leader: u32, epoch: Epoch) -> (pb::PartitionState, String, Epoch) {
-    if view.alive.contains_key(&leader) {
+/// Stands for a broker that is not known.
+const NO_BROKER: u32 = u32::MAX;
+
+fn state_here(served: Option<&Served>, epoch: Epoch, displaced: Option<&str>) -> (pb::PartitionState, String, Epoch) {
+    match (served, displaced) {
+        (None | Some(Served::Unrecorded(_)), _) => (pb::PartitionState::Opening, String::new(), epoch),
+        (Some(Served::Serving(epoch)), None) => (pb::PartitionState::Serving, String::new(), *epoch),
+        (Some(Served::Serving(epoch)), Some(reason)) => {
+            (pb::PartitionState::ClosedForWrites, reason.to_owned(), *epoch)
+        }
+        (Some(Served::Refused(_, reason) | Served::Failed(reason)), _) => {
+            (pb::PartitionState::Refused, reason.clone(), epoch)
+        }
+    }
+}
+
+/// A broker whose lease has ended may still serve, being cut from the registry only: clients may try it.
+fn state_elsewhere(view: &View, leader: u32, epoch: Epoch, is_made: bool) -> (pb::PartitionState, String, Epoch) {
+    if !view.alive.contains_key(&leader) {
+        let reason = format!("broker {leader}, which holds it, is not known to run");
+        (pb::PartitionState::Unknown, reason, epoch)
+    } else if is_made {
         (pb::PartitionState::Serving, String::new(), epoch)
     } else {
-        (pb::PartitionState::Unknown, format!("broker {leader}, which holds it, does not run"), epoch)
+        (pb::PartitionState::Opening, String::new(), epoch)
     }
 }
 
-fn brokers(view: &View) -> Vec<pb::Broker> {
+fn brokers(view: &View, teller: Teller<'_>) -> Vec<pb::Broker> {
     let told = |(id, broker): (&u32, &crate::registry::records::BrokerRecord)| {
         let listener = broker.listeners.first();
+        let is_this = *id == teller.broker_id && teller.displaced.is_none();
         pb::Broker {
             broker_id: *id,
             host: listener.map_or_else(String::new, |listener| listener.host.clone()),
             port: listener.map_or(0, |listener| u32::from(listener.port)),
             shards: broker.shards,
-            alive: view.alive.contains_key(id),
+            alive: is_this || view.alive.contains_key(id),
             version: broker.version.clone(),
         }
     };
@@ -229,6 +289,7 @@ mod tests {
             let record = BrokerRecord {
                 uuid: "u".to_owned(),
                 starts: 1,
+                instance: "i".to_owned(),
                 listeners: vec![listener],
                 shards: 2,
                 version: "v".to_owned(),
@@ -239,6 +300,17 @@ mod tests {
             .insert(1, AliveRecord { instance: "i".to_owned(), uuid: "u".to_owned(), started_ms: 0, partitions: 0 });
         view
     }
+
+    /// The same, its partitions made.
+    fn made() -> View {
+        let mut view = view();
+        for partition in view.partitions.get_mut(&ID).expect("there").values_mut() {
+            partition.record.made = Some(Epoch(1));
+        }
+        view
+    }
+
+    const TELLER: Teller<'static> = Teller { broker_id: 1, cluster_id: "c", registry: "etcd", displaced: None };
 
     fn hosted(served: Served) -> Hosted {
         let topic = HostedTopic {
@@ -260,10 +332,40 @@ mod tests {
 
     #[test]
     fn what_is_held_needs_nothing_and_what_failed_is_tried_again() {
-        assert!(plan(&view(), &hosted(Served::Serving(Epoch(1))), 1).is_empty());
-        assert!(plan(&view(), &hosted(Served::Refused("lost".to_owned())), 1).is_empty());
+        assert!(plan(&made(), &hosted(Served::Serving(Epoch(1))), 1).is_empty());
+        assert!(plan(&view(), &hosted(Served::Refused(Epoch(1), "lost".to_owned())), 1).is_empty());
         assert_eq!(plan(&view(), &hosted(Served::Failed("no space".to_owned())), 1).host.len(), 1);
         assert!(plan(&view(), &Hosted::new(), 3).is_empty());
+    }
+
+    #[test]
+    fn the_registry_is_told_what_it_does_not_know_of_this_disk() {
+        for (served, view) in [
+            (Served::Unrecorded(Epoch(1)), view()),
+            (Served::Serving(Epoch(1)), view()),
+            (Served::Serving(Epoch(3)), made()),
+        ] {
+            let (Served::Serving(epoch) | Served::Unrecorded(epoch)) = served else { unreachable!() };
+            let planned = plan(&view, &hosted(served), 1);
+            let unrecorded = [(ID, vec![(0, epoch)])].into();
+            assert_eq!(planned, Plan { unrecorded, ..Plan::default() });
+        }
+    }
+
+    #[test]
+    fn what_another_leads_or_a_later_life_replaces_is_let_go_of() {
+        let mut moved = made();
+        moved.partitions.get_mut(&ID).expect("there").insert(0, partition(2));
+        let mut newer = made();
+        newer.partitions.get_mut(&ID).and_then(|all| all.get_mut(&0)).expect("there").record.epoch = Epoch(2);
+        for (view, says) in [(&moved, "to broker 2"), (&newer, "epoch 2, not 1")] {
+            let planned = plan(view, &hosted(Served::Serving(Epoch(1))), 1);
+            let [(ID, 0, reason)] = &planned.unled[..] else { panic!("{planned:?}") };
+            assert!(reason.contains(says) && planned.host.is_empty(), "{planned:?}");
+        }
+        let refused = hosted(Served::Refused(Epoch(1), "lost".to_owned()));
+        assert_eq!(plan(&newer, &refused, 1).host.len(), 1, "a loss was accepted");
+        assert!(plan(&moved, &refused, 1).is_empty());
     }
 
     #[test]
@@ -271,7 +373,11 @@ mod tests {
         let mut view = view();
         view.partitions.get_mut(&ID).expect("there").remove(&1);
         assert!(plan(&view, &Hosted::new(), 1).is_empty());
-        assert!(metadata(&view, &Hosted::new(), 1, "c", "embedded").topics.is_empty());
+        assert!(metadata(&view, &Hosted::new(), TELLER).topics.is_empty());
+        view.partitions.get_mut(&ID).and_then(|all| all.get_mut(&0)).expect("there").record.made = Some(Epoch(1));
+        assert_eq!(plan(&view, &Hosted::new(), 1).host.len(), 1, "what was made before is served");
+        let told = metadata(&view, &Hosted::new(), TELLER).topics["views"].partitions.clone();
+        assert_eq!((told.len(), told[1].state(), told[1].broker_id), (2, pb::PartitionState::Unknown, NO_BROKER));
     }
 
     #[test]
@@ -290,7 +396,7 @@ mod tests {
     #[test]
     fn a_new_configuration_or_count_is_a_change() {
         let held = hosted(Served::Serving(Epoch(1)));
-        let mut view = view();
+        let mut view = made();
         view.topics.get_mut(&name()).expect("there").record.config.retention_ms = 5;
         let changed = plan(&view, &held, 1).changed;
         assert_eq!(changed.len(), 1);
@@ -299,22 +405,29 @@ mod tests {
 
     #[test]
     fn clients_are_told_where_each_partition_is_and_in_what_state() {
-        let told = |served: Option<Served>| {
+        let told = |view: &View, served: Option<Served>, teller: Teller<'_>| {
             let held = served.map(hosted).unwrap_or_default();
-            let metadata = metadata(&view(), &held, 1, "c", "embedded");
-            metadata.topics["views"].partitions.clone()
+            metadata(view, &held, teller).topics["views"].partitions.clone()
         };
         let state = |partition: &pb::Partition| partition.state();
-        let opening = told(None);
+        let opening = told(&view(), None, TELLER);
         assert_eq!(opening.len(), 2);
         assert_eq!((state(&opening[0]), opening[0].broker_id), (pb::PartitionState::Opening, 1));
         assert_eq!((state(&opening[1]), opening[1].broker_id), (pb::PartitionState::Unknown, 2), "broker 2 is down");
-        let serving = told(Some(Served::Serving(Epoch(4))));
+        let unrecorded = told(&view(), Some(Served::Unrecorded(Epoch(1))), TELLER);
+        assert_eq!(state(&unrecorded[0]), pb::PartitionState::Opening, "not before the registry knows");
+        let serving = told(&view(), Some(Served::Serving(Epoch(4))), TELLER);
         assert_eq!((state(&serving[0]), serving[0].epoch), (pb::PartitionState::Serving, 4));
-        let refused = told(Some(Served::Refused("why".to_owned())));
+        let refused = told(&view(), Some(Served::Refused(Epoch(1), "why".to_owned())), TELLER);
         assert_eq!((state(&refused[0]), refused[0].reason.as_str()), (pb::PartitionState::Refused, "why"));
-        let metadata = metadata(&view(), &Hosted::new(), 1, "c", "embedded");
-        assert_eq!(metadata.brokers.iter().map(|broker| broker.alive).collect::<Vec<_>>(), [true, false]);
-        assert_eq!(metadata.by_id[&ID].name, "views");
+        let displaced = Teller { displaced: Some("another one runs"), ..TELLER };
+        let closed = told(&view(), Some(Served::Serving(Epoch(4))), displaced);
+        assert_eq!(state(&closed[0]), pb::PartitionState::ClosedForWrites);
+        let told_brokers = metadata(&view(), &Hosted::new(), TELLER);
+        assert_eq!(told_brokers.brokers.iter().map(|broker| broker.alive).collect::<Vec<_>>(), [true, false]);
+        assert_eq!(told_brokers.by_id[&ID].name, "views");
+        let of_2 = Teller { broker_id: 3, ..TELLER };
+        assert_eq!(state(&told(&view(), None, of_2)[0]), pb::PartitionState::Opening, "broker 1 has yet to make it");
+        assert_eq!(state(&told(&made(), None, of_2)[0]), pb::PartitionState::Serving);
     }
 }

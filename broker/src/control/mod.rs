@@ -1,12 +1,19 @@
 //! The control thread: it speaks to the registry, tells the shards what to hold and clients' metadata, answers topic calls
 //! and the HTTP page. It owns no log data, and nothing here is on the path of a message. One thread, cooperative tasks.
 
+mod brokers;
 mod calls;
 mod disk;
+mod follow;
 mod host;
 mod hosted;
+mod member;
+mod open;
+mod remembered;
 mod run;
+mod standing;
 mod start;
+pub mod tool;
 pub mod topic_config;
 
 use std::cell::RefCell;
@@ -16,9 +23,11 @@ use std::time::Instant;
 use async_channel::Sender;
 use corelane_log::checkpoint::Floors;
 use corelane_log::config::TopicConfig;
+use corelane_log::data_dir::Identity;
 use tokio::sync::{oneshot, watch};
 
-pub use start::{StartError, run};
+pub use open::run;
+pub use start::StartError;
 
 use crate::config::Config;
 use crate::limits::SHARD_ANSWER_MAX;
@@ -27,8 +36,10 @@ use crate::registry::keys::Keys;
 use crate::registry::store::Store;
 use crate::registry::topics::Topics;
 use crate::registry::view::View;
+use crate::telemetry::http::Readiness;
 use crate::telemetry::metrics::{Snapshot, process_usage, render};
 use hosted::Hosted;
+use standing::Standing;
 
 /// What the control thread's tasks share. Borrowed for moments only, never across an await.
 pub(crate) struct Control<S: Store> {
@@ -50,6 +61,12 @@ pub(crate) struct Control<S: Store> {
     view: RefCell<View>,
     hosted: RefCell<Hosted>,
     metadata: watch::Sender<Arc<Metadata>>,
+    /// Rung when the registry did not do what it was asked: time to ask how it is.
+    refused: tokio::sync::Notify,
+    /// How this broker stands with the registry.
+    standing: RefCell<Standing>,
+    /// As it is on disk.
+    identity: tokio::sync::Mutex<Identity>,
     /// One change of topics at a time, so that two clients' requests do not undo each other's halves.
     changing: tokio::sync::Mutex<()>,
     since: Instant,
@@ -81,6 +98,8 @@ impl<S: Store> Control<S> {
                 uptime: self.since.elapsed(),
                 topics: view.topics.len() as u64,
                 registry_revision: view.revision,
+                registry_up: self.standing.borrow().away.is_none(),
+                registry_warnings: self.standing.borrow().warnings.len() as u64,
                 resident_bytes,
                 cpu,
                 silent_shards: (self.shards.len() - shards.len()) as u64,
@@ -90,9 +109,18 @@ impl<S: Store> Control<S> {
         render(&snapshot)
     }
 
+    /// Whether the broker is ready to serve all that it should, and what else an operator should know. A registry that is
+    /// away is none of its faults: what is known is served, and every broker would be found unready at once.
+    async fn readiness(&self) -> Readiness {
+        let reasons = self.reasons_not_ready().await;
+        let standing = self.standing.borrow();
+        let away = standing.away.iter().map(|reason| format!("the registry is not used now: {reason}"));
+        Readiness { reasons, warnings: away.chain(standing.warnings.iter().cloned()).collect() }
+    }
+
     /// Why the broker is not ready to serve all that it should; empty: it is.
     async fn reasons_not_ready(&self) -> Vec<String> {
-        let mut reasons = Vec::new();
+        let mut reasons: Vec<String> = self.standing.borrow().displaced.iter().cloned().collect();
         let shards = self.ask_shards(|answer| ToShard::Figures { answer }).await;
         for shard in 0..self.shards.len() as u32 {
             if !shards.iter().any(|figures| figures.shard == shard) {

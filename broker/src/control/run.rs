@@ -7,7 +7,6 @@ use std::time::Duration;
 use async_channel::Receiver;
 use corelane_log::blocking::{self, BlockingDisk};
 use corelane_log::checkpoint;
-use corelane_log::data_dir::{DataDir, Identity};
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -15,11 +14,13 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
 use super::Control;
-use super::start::{Alive, StartError};
-use crate::limits::{BROKER_LEASE_LIFE, HTTP_CONNECTIONS_MAX, REGISTRY_RETRY, STOP_MAX, SWEEP_INTERVAL};
+use super::follow::{follow, watch_over};
+use super::member::{LEAVE_MAX, Member};
+use super::remembered::remember;
+use super::start::StartError;
+use crate::limits::{HTTP_CONNECTIONS_MAX, STOP_MAX, SWEEP_INTERVAL};
 use crate::messages::{ToControl, ToShard};
-use crate::registry::membership::Membership;
-use crate::registry::store::{Store, StoreError};
+use crate::registry::store::Store;
 use crate::registry::topics::Sweeper;
 use crate::registry::view::Follower;
 use crate::shard::boot::Shards;
@@ -28,32 +29,33 @@ use crate::telemetry::http::{self, Question};
 /// A broker that is ready.
 pub(super) struct Running<S: Store> {
     pub(super) control: Rc<Control<S>>,
-    pub(super) follower: Follower<S>,
+    /// None: the registry has yet to be found.
+    pub(super) follower: Option<Follower<S>>,
     pub(super) calls: Receiver<ToControl>,
     pub(super) http: Option<TcpListener>,
     pub(super) shards: Shards,
-    pub(super) membership: Membership<S>,
-    pub(super) alive: Alive,
-    pub(super) identity: Identity,
+    pub(super) member: Rc<Member<S>>,
     pub(super) signals: Signals,
 }
 
 impl<S: Store> Running<S> {
     /// Serves until a signal comes, then stops in order.
     pub(super) async fn run(self) -> Result<(), StartError> {
-        let Self { control, follower, calls, http, shards, membership, mut alive, identity, signals } = self;
+        let Self { control, follower, calls, http, shards, member, signals } = self;
         let (questions, asked) = mpsc::channel(HTTP_CONNECTIONS_MAX);
         let page = http.map(|http| tokio::task::spawn_local(http::serve(http, questions)));
-        let following = tokio::task::spawn_local(follow(Rc::clone(&control), follower));
+        let following = tokio::task::spawn_local(follow(Rc::clone(&control), member.membership.clone(), follower));
         let answering = tokio::task::spawn_local(answer_calls(Rc::clone(&control), calls));
         let paging = tokio::task::spawn_local(answer_page(Rc::clone(&control), asked));
         let sweeping = tokio::task::spawn_local(sweep(Rc::clone(&control)));
+        let remembering = tokio::task::spawn_local(remember(Rc::clone(&control)));
+        let watching_over = tokio::task::spawn_local(watch_over(Rc::clone(&control)));
         let outcome = tokio::select! {
             () = signals.wait() => Ok(()),
-            () = keep_alive(&control, &membership, &mut alive) => Ok(()),
+            () = member.stay(&control) => Ok(()),
             () = until_shard_ends(&control) => Err(StartError::ShardEnded),
         };
-        for task in [following, answering, paging, sweeping] {
+        for task in [following, answering, paging, sweeping, remembering, watching_over] {
             task.abort();
             // Gone, and what it holds of the registry with it.
             let _ = task.await;
@@ -61,7 +63,7 @@ impl<S: Store> Running<S> {
         if let Some(page) = page {
             page.abort();
         }
-        let stopped = stop(&control, shards, &membership, &alive, identity).await;
+        let stopped = stop(&control, shards, &member).await;
         outcome.and(stopped)
     }
 }
@@ -100,31 +102,6 @@ async fn until_shard_ends<S: Store>(control: &Control<S>) {
     }
 }
 
-/// Follows the registry and makes true what it says. A watch that ends is begun anew, from a list.
-async fn follow<S: Store>(control: Rc<Control<S>>, mut follower: Follower<S>) {
-    let mut retry = interval(SWEEP_INTERVAL);
-    retry.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    loop {
-        let seen = tokio::select! {
-            seen = follower.next() => seen,
-            // What failed before is tried again, though nothing has changed.
-            _ = retry.tick() => Ok(()),
-        };
-        if let Err(error) = seen {
-            tracing::warn!(%error, "the registry is listed anew");
-            follower = loop {
-                match Follower::start(&control.store, &control.keys).await {
-                    Ok(follower) => break follower,
-                    Err(error) => tracing::warn!(%error, "the registry cannot be listed"),
-                }
-                tokio::time::sleep(REGISTRY_RETRY.mul_f64(0.5 + fastrand::f64())).await;
-            };
-        }
-        control.view.borrow_mut().clone_from(follower.view());
-        control.reconcile().await;
-    }
-}
-
 /// Answers calls side by side. They are this task's own, so that they end with it: a call that waits for a large creation
 /// would hold the registry open, and with it the process.
 async fn answer_calls<S: Store>(control: Rc<Control<S>>, calls: Receiver<ToControl>) {
@@ -145,7 +122,7 @@ async fn answer_page<S: Store>(control: Rc<Control<S>>, mut asked: mpsc::Receive
         // Whoever asked may have gone.
         match question {
             Question::Metrics(answer) => drop(answer.send(control.metrics().await)),
-            Question::Ready(answer) => drop(answer.send(control.reasons_not_ready().await)),
+            Question::Ready(answer) => drop(answer.send(control.readiness().await)),
         }
     }
 }
@@ -156,6 +133,9 @@ async fn sweep<S: Store>(control: Rc<Control<S>>) {
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tick.tick().await;
+        if control.check_registry().is_err() {
+            continue;
+        }
         match sweeper.sweep(&control.topics, control.since.elapsed()).await {
             Ok(swept) => {
                 for name in swept {
@@ -167,35 +147,8 @@ async fn sweep<S: Store>(control: Rc<Control<S>>) {
     }
 }
 
-/// Keeps this broker among those that run, for ever; says so again under a new lease when the old one has ended.
-async fn keep_alive<S: Store>(control: &Control<S>, membership: &Membership<S>, alive: &mut Alive) {
-    let mut tick = interval(BROKER_LEASE_LIFE / 3);
-    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    loop {
-        tick.tick().await;
-        match control.store.keep_alive(alive.lease).await {
-            Ok(_) => {}
-            Err(StoreError::LeaseGone) => {
-                let partitions = control.view.borrow().partitions_on(control.broker_id);
-                match membership.announce(&alive.record(partitions), BROKER_LEASE_LIFE).await {
-                    Ok(Some(lease)) => alive.lease = lease,
-                    Ok(None) => tracing::error!("another broker with this number runs; stop one of them"),
-                    Err(error) => tracing::warn!(%error, "the registry was not told that this broker runs"),
-                }
-            }
-            Err(error) => tracing::warn!(%error, "this broker's lease was not kept alive"),
-        }
-    }
-}
-
 /// Stops in order: the shards accept no more, flush, checkpoint; then the registry hears it.
-async fn stop<S: Store>(
-    control: &Control<S>,
-    shards: Shards,
-    membership: &Membership<S>,
-    alive: &Alive,
-    identity: Identity,
-) -> Result<(), StartError> {
+async fn stop<S: Store>(control: &Control<S>, shards: Shards, member: &Member<S>) -> Result<(), StartError> {
     let deadline = Instant::now() + STOP_MAX;
     let mut stopping = Vec::new();
     for shard in &control.shards {
@@ -216,22 +169,19 @@ async fn stop<S: Store>(
         let joined = tokio::task::spawn_blocking(move || shards.join());
         is_clean = matches!(tokio::time::timeout_at(deadline, joined).await, Ok(Ok(Ok(()))));
     }
-    if let Err(error) = membership.revoke(alive.lease).await {
-        tracing::warn!(%error, "the registry was not told of the stop");
+    // Its lease ends by itself, too.
+    let _ = tokio::time::timeout(LEAVE_MAX, member.leave()).await;
+    if let Err(error) = control.remember_now().await {
+        tracing::warn!(error, "what was seen of the registry could not be noted on disk");
     }
-    note_stop(control, identity, shard_count, is_clean);
+    remove_checkpoints(control, shard_count, is_clean);
     tracing::info!(is_clean, "stopped");
     if is_clean { Ok(()) } else { Err(StartError::UncleanStop) }
 }
 
-/// The directory remembers how far this broker has seen the registry.
-fn note_stop<S: Store>(control: &Control<S>, mut identity: Identity, shards: u32, is_clean: bool) {
+/// Those of shards that are no more say nothing that the others' do not, once every partition stopped clean.
+fn remove_checkpoints<S: Store>(control: &Control<S>, shards: u32, is_clean: bool) {
     let data = &control.config.data;
-    identity.registry_revision = identity.registry_revision.max(control.view.borrow().revision);
-    if let Err(error) = blocking::run(DataDir::new(BlockingDisk, data).set_identity(&identity)) {
-        tracing::warn!(%error, "the identity file could not be brought up to date");
-    }
-    // Those of shards that are no more say nothing that the others' do not, once every partition stopped clean.
     if is_clean && let Err(error) = blocking::run(checkpoint::remove_beyond(&BlockingDisk, data, shards)) {
         tracing::warn!(%error, "old checkpoints could not be removed");
     }

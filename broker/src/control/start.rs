@@ -3,10 +3,9 @@
 
 use std::cell::RefCell;
 use std::net::SocketAddr;
-use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::Instant;
 
 use corelane_log::blocking::{self, BlockingDisk};
 use corelane_log::checkpoint::{self, CheckpointEntry, Floors};
@@ -15,21 +14,20 @@ use corelane_log::env::BLOCK_BYTES;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
-use super::disk::{self, DirLock};
+use super::member::Member;
 use super::run::{Running, Signals};
-use super::{Control, topic_config};
+use super::standing::Standing;
+use super::{Control, remembered, topic_config};
 use crate::config::{AutoCount, Config, HostPort};
-use crate::io::checks;
-use crate::limits::{BROKER_LEASE_LIFE, CONTROL_QUEUE_MAX, SHARDS_MAX};
+use crate::limits::{CONTROL_QUEUE_MAX, SHARDS_MAX};
 use crate::messages::{Metadata, ToShard};
-use crate::registry::embedded::{EmbeddedOptions, EmbeddedStore};
 use crate::registry::keys::Keys;
 use crate::registry::membership::{IdentityError, Membership, choose_cluster};
 use crate::registry::placement::shard_of;
-use crate::registry::records::{AliveRecord, BrokerRecord, ListenerRecord};
-use crate::registry::store::{LeaseId, Store, StoreError};
+use crate::registry::records::{BrokerRecord, ListenerRecord};
+use crate::registry::store::{Seen, Store, StoreError};
 use crate::registry::topics::Topics;
-use crate::registry::view::Follower;
+use crate::registry::view::{Follower, View};
 use crate::shard::boot::{self, BootError, BootOptions, Shards};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -61,88 +59,25 @@ pub enum StartError {
     UncleanStop,
 }
 
-fn check<T>(outcome: Result<T, String>) -> Result<T, StartError> {
+pub(super) fn check<T>(outcome: Result<T, String>) -> Result<T, StartError> {
     outcome.map_err(StartError::Check)
 }
 
-/// Runs a broker until it is told to stop by SIGTERM or SIGINT.
-pub fn run(config: Config) -> Result<(), StartError> {
-    check(checks::check_io_uring())?;
-    check(checks::check_memlock())?;
-    check(checks::check_data_dir(&config.data))?;
-    if let Err(warning) = checks::raise_descriptor_limit() {
-        tracing::warn!("{warning}");
-    }
-    let lock = check(disk::lock(&config.data))?;
-    let listen = check(config.listen.resolve().map_err(|reason| format!("listen: {reason}")))?;
-    warn_if_open("listen", listen);
-    let http = check(bind_http(&config))?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = check(runtime.map_err(|error| format!("the control thread's runtime cannot be made: {error}")))?;
-    let local = tokio::task::LocalSet::new();
-    let outcome = local.block_on(&runtime, start_and_run(config, lock, listen, http));
-    // What still runs on helper threads must not hold the process.
-    runtime.shutdown_background();
-    outcome
-}
-
-fn warn_if_open(name: &str, address: SocketAddr) {
-    if !address.ip().is_loopback() {
-        tracing::warn!(%address, "{name} is reachable from other machines, and there is no login yet: whoever reaches it may read, write and delete");
-    }
-}
-
-fn bind_http(config: &Config) -> Result<Option<std::net::TcpListener>, String> {
-    let Some(address) = &config.http.0 else { return Ok(None) };
-    let address = address.resolve().map_err(|reason| format!("http: {reason}"))?;
-    warn_if_open("http", address);
-    let listener = std::net::TcpListener::bind(address).and_then(|listener| {
-        listener.set_nonblocking(true)?;
-        Ok(listener)
-    });
-    let remedy = "is another broker running there? --http chooses another port, --http off none";
-    listener.map(Some).map_err(|error| format!("cannot serve the control page on {address}: {error}; {remedy}"))
-}
-
-async fn start_and_run(
-    config: Config,
-    lock: DirLock,
-    listen: SocketAddr,
-    http: Option<std::net::TcpListener>,
-) -> Result<(), StartError> {
-    let path = config.data.join("registry.redb");
-    let is_new = !path.exists();
-    let store = EmbeddedStore::open(&path, EmbeddedOptions::default())?;
-    if is_new {
-        // Its name must be there after a power cut, like what it holds.
-        check(sync_dir(&config.data))?;
-    }
-    let outcome = Starting { config, store: store.clone(), listen, http }.start().await;
-    store.close();
-    drop(lock);
-    outcome
-}
-
-fn sync_dir(dir: &Path) -> Result<(), String> {
-    let synced = std::fs::File::open(dir).and_then(|dir| dir.sync_all());
-    synced.map_err(|error| format!("flushing {} failed: {error}", dir.display()))
-}
-
-struct Starting<S> {
-    config: Config,
-    store: S,
-    listen: SocketAddr,
-    http: Option<std::net::TcpListener>,
+pub(super) struct Starting<S> {
+    pub(super) config: Config,
+    pub(super) store: S,
+    pub(super) listen: SocketAddr,
+    pub(super) http: Option<std::net::TcpListener>,
 }
 
 impl<S: Store> Starting<S> {
-    async fn start(self) -> Result<(), StartError> {
+    pub(super) async fn start(self) -> Result<(), StartError> {
         let Self { config, store, listen, http } = self;
         let dir = DataDir::new(BlockingDisk, &config.data);
         let keys = Keys::new(&config.cluster);
         let membership = Membership::new(store.clone(), keys.clone(), config.broker_id);
         let starts_before = blocking::run(dir.identity())?.map_or(0, |identity| identity.starts);
-        let identity = establish_identity(&config, &dir, &membership).await?;
+        let Established { identity, before, away } = establish_identity(&config, &dir, &membership).await?;
         let floors = blocking::run(checkpoint::read_all(&BlockingDisk, &config.data));
         let floors = check(floors.map_err(|error| format!("listing {} failed: {error}", config.data.display())))?;
         for path in &floors.unreadable {
@@ -165,34 +100,38 @@ impl<S: Store> Starting<S> {
             control: control_sender,
         })?;
         let instance = format!("{:032x}", fastrand::u128(..));
-        let joined = join(&config, &membership, &identity, &instance, &shards).await;
-        let lease = match joined {
-            Ok(lease) => lease,
-            Err(error) => return Err(abort(shards, error).await),
-        };
-        let follower = match Follower::start(&store, &keys).await {
-            Ok(follower) => follower,
-            Err(error) => return Err(abort(shards, error.into()).await),
-        };
+        let standing =
+            Standing { away, incarnation: identity.registry_incarnation, seen: before, ..Standing::default() };
+        let record = record(&config, &identity, &instance, &shards);
+        let member = Rc::new(Member::new(membership, record, config.broker_lease.0));
         let control = Rc::new(Control {
             defaults: topic_config::default_config(&config),
             broker_id: config.broker_id,
             cluster_id: identity.cluster_id.clone(),
-            topics: Topics::new(store.clone(), keys.clone(), instance.clone()),
+            topics: Topics::new(store.clone(), keys.clone(), instance),
             store,
             keys,
             shards: shards.senders.clone(),
             was_clean: floors.was_clean(starts_before),
             floors,
             window_max_ever: identity.window_max_ever,
-            view: follower.view().clone().into(),
+            view: RefCell::default(),
             hosted: RefCell::default(),
             metadata: watch::Sender::new(Arc::new(Metadata::default())),
+            refused: tokio::sync::Notify::new(),
+            standing: standing.into(),
+            identity: identity.into(),
             changing: tokio::sync::Mutex::new(()),
             since: Instant::now(),
             config,
         });
-        name_strangers(&control, &dir);
+        let follower = match first_view(&control, &member).await {
+            Ok(follower) => follower,
+            Err(error) => return Err(abort(shards, error).await),
+        };
+        if follower.is_some() {
+            name_strangers(&control, &dir);
+        }
         control.remove_deleted();
         control.reconcile().await;
         let http = match http.map(TcpListener::from_std).transpose() {
@@ -207,51 +146,98 @@ impl<S: Store> Starting<S> {
             let _ = shard.send(ToShard::Serve).await;
         }
         say_ready(&control, shards.address, http.as_ref());
-        let alive = Alive { lease, instance, uuid: identity.uuid.clone() };
-        Running { control, follower, calls, http, shards, membership, alive, identity, signals }.run().await
+        Running { control, follower, calls, http, shards, member, signals }.run().await
     }
 }
 
-/// What keeps this broker's place among those that run.
-pub(super) struct Alive {
-    pub(super) lease: LeaseId,
-    pub(super) instance: String,
-    pub(super) uuid: String,
+/// Joins the cluster and reads what the registry knows; where it is away, recalls what is known without it. Fails where
+/// this broker has no place in the cluster.
+async fn first_view<S: Store>(control: &Control<S>, member: &Member<S>) -> Result<Option<Follower<S>>, StartError> {
+    if control.standing.borrow().away.is_none() {
+        match join_and_list(control, member).await {
+            Ok(follower) => {
+                control.view.borrow_mut().clone_from(follower.view());
+                return Ok(Some(follower));
+            }
+            Err(StartError::Identity(error)) if error.is_retryable() => control.set_away(error.to_string()),
+            Err(error) => return Err(error),
+        }
+    }
+    let (data, cluster_id) = (&control.config.data, &control.cluster_id);
+    let view: View = remembered::recall(data, cluster_id, &control.keys, control.broker_id)?;
+    tracing::warn!(topics = view.topics.len(), "starting without the registry, from what the data directory knows");
+    *control.view.borrow_mut() = view;
+    Ok(None)
 }
 
-impl Alive {
-    pub(super) fn record(&self, partitions: u32) -> AliveRecord {
-        alive_record(&self.instance, &self.uuid, partitions)
+async fn join_and_list<S: Store>(control: &Control<S>, member: &Member<S>) -> Result<Follower<S>, StartError> {
+    control.note_store(&member.membership).await?;
+    let life = control.config.broker_lease.0;
+    let deadline = Instant::now() + 2 * life;
+    loop {
+        match member.join(0).await {
+            Ok(true) => break,
+            Ok(false) if Instant::now() > deadline => {
+                let broker_id = control.broker_id;
+                return Err(StartError::Check(format!(
+                    "another broker {broker_id} runs; stop it, or change --broker-id"
+                )));
+            }
+            Ok(false) => tokio::time::sleep(life / 10).await,
+            // It can be read and not written: what it knows still counts, and the rest is tried again.
+            Err(IdentityError::Store(error @ StoreError::NoSpace)) => {
+                tracing::error!(%error, "this broker could not register; it serves all the same");
+                break;
+            }
+            Err(error) => return Err(error.into()),
+        }
     }
+    Ok(Follower::start(&control.store, &control.keys).await.map_err(IdentityError::from)?)
 }
 
-fn alive_record(instance: &str, uuid: &str, partitions: u32) -> AliveRecord {
-    let started = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    AliveRecord {
-        instance: instance.to_owned(),
-        uuid: uuid.to_owned(),
-        started_ms: started.as_millis() as i64,
-        partitions,
-    }
+/// Who this broker is, and what it knows of the registry.
+struct Established {
+    identity: Identity,
+    /// The store that the directory saw last.
+    before: Option<Seen>,
+    /// Why the registry could not be asked.
+    away: Option<String>,
 }
 
 /// Checks that directory, registry and configuration mean the same broker of the same cluster, and raises the directory's
 /// counter of starts. Whatever holds data is refused rather than guessed about; nothing is changed before all is checked.
+/// Where the registry cannot be asked, a directory that a broker has used before is believed; it is checked later.
 async fn establish_identity<S: Store>(
     config: &Config,
     dir: &DataDir<BlockingDisk>,
     membership: &Membership<S>,
-) -> Result<Identity, StartError> {
+) -> Result<Established, StartError> {
     let known = blocking::run(dir.identity())?;
-    let topics = blocking::run(dir.topics())?.len();
-    let in_registry = membership.cluster_id().await?;
-    let new_id = format!("{:032x}", fastrand::u128(..));
-    let chosen = choose_cluster(known.as_ref(), topics, in_registry.as_deref(), config.broker_id, &new_id)?;
-    let uuid = known.as_ref().map_or_else(|| format!("{:032x}", fastrand::u128(..)), |known| known.uuid.clone());
+    // Also those of the cluster that lie elsewhere only: an empty registry would be a loss to them.
+    let remembered =
+        |known: &Identity| remembered::read(&config.data, &known.cluster_id, &Keys::new(&config.cluster)).topics.len();
+    let topics = blocking::run(dir.topics())?.len().max(known.as_ref().map_or(0, remembered));
     let starts = known.as_ref().map_or(0, |known| known.starts);
-    membership.check_directory(&uuid, starts).await?;
-    let cluster_id = if in_registry.is_some() { chosen } else { membership.make_cluster(&chosen).await? };
+    let uuid = known.as_ref().map_or_else(|| format!("{:032x}", fastrand::u128(..)), |known| known.uuid.clone());
+    let registered = known.as_ref().map_or(0, |known| known.registered.unwrap_or(known.starts));
+    let asked = async {
+        let in_registry = membership.cluster_id().await?;
+        let new_id = format!("{:032x}", fastrand::u128(..));
+        let chosen = choose_cluster(known.as_ref(), topics, in_registry.as_deref(), config.broker_id, &new_id)?;
+        membership.check_directory(&uuid, registered).await?;
+        if in_registry.is_some() { Ok(chosen) } else { membership.make_cluster(&chosen).await }
+    };
+    let (cluster_id, away) = match (asked.await, &known) {
+        (Ok(cluster_id), _) => (cluster_id, None),
+        (Err(error), Some(known)) if error.is_retryable() => {
+            choose_cluster(Some(known), topics, Some(&known.cluster_id), config.broker_id, "")?;
+            (known.cluster_id.clone(), Some(error.to_string()))
+        }
+        (Err(error), _) => return Err(error.into()),
+    };
     let window = config.unflushed_bytes_max.0.next_multiple_of(BLOCK_BYTES as u64);
+    let before = known.as_ref().filter(|known| known.registry_store != 0);
+    let before = before.map(|known| Seen { store_id: known.registry_store, revision: known.registry_revision });
     let identity = Identity {
         format_version: FORMAT_VERSION,
         cluster_id,
@@ -259,25 +245,24 @@ async fn establish_identity<S: Store>(
         uuid,
         // The directory first: a crash in between leaves it ahead of the registry, which is well; behind would be refused.
         starts: starts + 1,
+        registered: Some(if away.is_none() { starts + 1 } else { registered }),
+        registry_store: known.as_ref().map_or(0, |known| known.registry_store),
+        registry_incarnation: known.as_ref().map_or(0, |known| known.registry_incarnation),
         registry_revision: known.as_ref().map_or(0, |known| known.registry_revision),
         // Recorded before anything is written with it.
         window_max_ever: known.as_ref().map_or(0, |known| known.window_max_ever).max(window),
     };
     blocking::run(dir.set_identity(&identity))?;
-    Ok(identity)
+    Ok(Established { identity, before, away })
 }
 
-async fn join<S: Store>(
-    config: &Config,
-    membership: &Membership<S>,
-    identity: &Identity,
-    instance: &str,
-    shards: &Shards,
-) -> Result<LeaseId, StartError> {
+/// This start, as the registry is to know it.
+fn record(config: &Config, identity: &Identity, instance: &str, shards: &Shards) -> BrokerRecord {
     let told = advertised(config, shards.address);
-    let record = BrokerRecord {
+    BrokerRecord {
         uuid: identity.uuid.clone(),
         starts: identity.starts,
+        instance: instance.to_owned(),
         listeners: vec![ListenerRecord {
             name: "default".to_owned(),
             security: "plain".to_owned(),
@@ -286,19 +271,6 @@ async fn join<S: Store>(
         }],
         shards: shards.senders.len() as u32,
         version: VERSION.to_owned(),
-    };
-    membership.register(&record).await?;
-    let deadline = Instant::now() + 2 * BROKER_LEASE_LIFE;
-    loop {
-        let alive = alive_record(instance, &identity.uuid, 0);
-        if let Some(lease) = membership.announce(&alive, BROKER_LEASE_LIFE).await? {
-            return Ok(lease);
-        }
-        if Instant::now() > deadline {
-            let broker_id = config.broker_id;
-            return Err(StartError::Check(format!("another broker {broker_id} runs; stop it, or change --broker-id")));
-        }
-        tokio::time::sleep(BROKER_LEASE_LIFE / 10).await;
     }
 }
 

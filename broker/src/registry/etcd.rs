@@ -84,6 +84,14 @@ impl Store for EtcdStore {
         "etcd"
     }
 
+    fn renew(&self) {
+        self.link.renew();
+    }
+
+    async fn warnings(&self) -> StoreResult<Vec<String>> {
+        Ok(self.check(&CompactionRule::default()).await?.warnings)
+    }
+
     async fn seen(&self) -> StoreResult<Seen> {
         let prefix = self.link.prefix().to_owned();
         let seen = self.link.seen();

@@ -7,7 +7,7 @@ use corelane_log::data_dir::Identity;
 
 use super::keys::{Key, Keys};
 use super::records::{AliveRecord, BrokerRecord, ClusterRecord, Record, RecordError};
-use super::store::{LeaseId, Op, Store, StoreError, StoreResult, Test, Txn};
+use super::store::{LeaseId, Op, Revision, Store, StoreError, StoreResult, Test, Txn};
 
 /// How often a write that others came before is tried again.
 const CONFLICTS_MAX: u32 = 16;
@@ -48,9 +48,9 @@ pub enum IdentityError {
     },
     /// The registry knows nothing, the directory holds data.
     #[error(
-        "the registry is empty, though the data directory holds {topics} topics of cluster {on_disk}; put the registry \
-         back from a backup (a single broker's is the file registry.redb), or choose another directory with --data. \
-         Nothing was changed"
+        "the registry is empty, though the data directory knows {topics} topics of cluster {on_disk}; put the registry \
+         back from a backup (a single broker's is the file registry.redb), make its records anew from what the directories \
+         know (corelane registry restore-from), or choose another directory with --data. Nothing was changed"
     )]
     EmptyRegistry {
         /// How many topics.
@@ -61,7 +61,7 @@ pub enum IdentityError {
     /// Another directory has this broker's number.
     #[error(
         "broker {broker_id} has another data directory (uuid {registered}, this one is {uuid}); give this broker a \
-         number of its own with --broker-id, or use that directory"
+         number of its own with --broker-id, or use that directory; if that one is lost for good: corelane broker forget {broker_id}"
     )]
     OtherDirectory {
         /// The number.
@@ -84,6 +84,12 @@ pub enum IdentityError {
         /// By the registry.
         registered: u64,
     },
+    /// A broker that runs cannot be forgotten.
+    #[error("broker {broker_id} runs; stop it first")]
+    Runs {
+        /// The number.
+        broker_id: u32,
+    },
     /// Others kept changing the record.
     #[error("others keep changing the record of broker {broker_id}; is another broker started with this number?")]
     Busy {
@@ -101,6 +107,36 @@ pub enum IdentityError {
     /// The store did not do it.
     #[error(transparent)]
     Store(#[from] StoreError),
+}
+
+impl IdentityError {
+    /// Whether it means that the registry takes another directory, or a later start, for this broker: this one must write
+    /// no more.
+    pub fn is_displacement(&self) -> bool {
+        matches!(self, Self::OtherDirectory { .. } | Self::Behind { .. })
+    }
+
+    /// Whether the same may succeed later, the registry being away or full.
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            Self::Store(error) => error.is_retryable(),
+            Self::Busy { .. } => true,
+            _ => false,
+        }
+    }
+}
+
+/// Whether `record` may follow what is registered: the same directory at a later start, or this very start.
+fn check_successor(broker_id: u32, known: &BrokerRecord, record: &BrokerRecord) -> Result<(), IdentityError> {
+    if known.uuid != record.uuid {
+        let (registered, uuid) = (known.uuid.clone(), record.uuid.clone());
+        return Err(IdentityError::OtherDirectory { broker_id, registered, uuid });
+    }
+    let is_this_start = known.starts == record.starts && known.instance == record.instance;
+    if known.starts >= record.starts && !is_this_start {
+        return Err(IdentityError::Behind { broker_id, starts: record.starts, registered: known.starts });
+    }
+    Ok(())
 }
 
 /// Which cluster a broker is to belong to. Pure: what is on disk wins over what is missing in the registry, and nothing
@@ -131,6 +167,7 @@ pub fn choose_cluster(
 }
 
 /// A broker's place in the registry.
+#[derive(Clone)]
 pub struct Membership<S> {
     store: S,
     keys: Keys,
@@ -145,26 +182,49 @@ impl<S: Store> Membership<S> {
 
     /// The cluster's id, if the registry has one.
     pub async fn cluster_id(&self) -> Result<Option<String>, IdentityError> {
+        Ok(self.cluster().await?.map(|(record, _)| record.cluster_id))
+    }
+
+    /// The cluster's record, if the registry has one, and its mod revision.
+    pub async fn cluster(&self) -> Result<Option<(ClusterRecord, Revision)>, IdentityError> {
         let key = self.keys.key(&Key::Cluster);
         let Some(entry) = self.store.get(&key).await? else { return Ok(None) };
         let record = ClusterRecord::from_bytes(&entry.value).map_err(|error| IdentityError::Record { key, error })?;
-        Ok(Some(record.cluster_id))
+        Ok(Some((record, entry.mod_revision)))
     }
 
     /// Makes the cluster's record, unless there is one; returns the id that holds.
     pub async fn make_cluster(&self, cluster_id: &str) -> Result<String, IdentityError> {
         let key = self.keys.key(&Key::Cluster);
-        let record = ClusterRecord { cluster_id: cluster_id.to_owned() };
+        let record = ClusterRecord { cluster_id: cluster_id.to_owned(), incarnation: 1 };
         self.store.commit(Txn::new().when(&key, Test::Absent).put(&key, record.to_bytes())).await?;
         Ok(self.cluster_id().await?.unwrap_or(record.cluster_id))
     }
 
-    /// Whether a data directory that was started so often is the one that this broker's number stands for. Asked before the
-    /// directory's counter is raised, so that an older copy never catches up by being tried again and again.
+    /// The store was restored since a broker knew it in incarnation `known`: raises it, unless another broker was faster.
+    /// Returns the one that holds.
+    pub async fn raise_incarnation(&self, known: u64) -> Result<u64, IdentityError> {
+        let key = self.keys.key(&Key::Cluster);
+        for _ in 0..CONFLICTS_MAX {
+            let Some((mut record, revision)) = self.cluster().await? else { return Ok(known) };
+            if record.incarnation > known {
+                return Ok(record.incarnation);
+            }
+            record.incarnation = known + 1;
+            let txn = Txn::new().when(&key, Test::Modified(revision)).put(&key, record.to_bytes());
+            if self.store.commit(txn).await?.succeeded {
+                return Ok(record.incarnation);
+            }
+        }
+        Err(IdentityError::Busy { broker_id: self.broker_id })
+    }
+
+    /// Whether a data directory that told the registry of so many starts is the one that this broker's number stands for.
+    /// Asked before the directory's counter is raised, so that an older copy never catches up by being tried again and
+    /// again.
     pub async fn check_directory(&self, uuid: &str, starts: u64) -> Result<(), IdentityError> {
-        let (broker_id, key) = (self.broker_id, self.keys.key(&Key::Broker(self.broker_id)));
-        let Some(entry) = self.store.get(&key).await? else { return Ok(()) };
-        let known = BrokerRecord::from_bytes(&entry.value).map_err(|error| IdentityError::Record { key, error })?;
+        let Some((known, _)) = self.registered().await? else { return Ok(()) };
+        let broker_id = self.broker_id;
         if known.uuid != uuid {
             return Err(IdentityError::OtherDirectory { broker_id, registered: known.uuid, uuid: uuid.to_owned() });
         }
@@ -174,63 +234,109 @@ impl<S: Store> Membership<S> {
         Ok(())
     }
 
+    async fn registered(&self) -> Result<Option<(BrokerRecord, Revision)>, IdentityError> {
+        let key = self.keys.key(&Key::Broker(self.broker_id));
+        let Some(entry) = self.store.get(&key).await? else { return Ok(None) };
+        let known = BrokerRecord::from_bytes(&entry.value).map_err(|error| IdentityError::Record { key, error })?;
+        Ok(Some((known, entry.mod_revision)))
+    }
+
     /// Writes this broker's lasting record, if its data directory is the right one: its counter of starts, which the
-    /// directory has raised before, must not be behind.
+    /// directory has raised before, must not be behind. What this very run wrote before is written again.
     pub async fn register(&self, record: &BrokerRecord) -> Result<(), IdentityError> {
-        let (broker_id, key) = (self.broker_id, self.keys.key(&Key::Broker(self.broker_id)));
+        let key = self.keys.key(&Key::Broker(self.broker_id));
         for _ in 0..CONFLICTS_MAX {
-            let found = self.store.get(&key).await?;
-            let test = match &found {
+            let test = match self.registered().await? {
                 None => Test::Absent,
-                Some(entry) => {
-                    let known = BrokerRecord::from_bytes(&entry.value)
-                        .map_err(|error| IdentityError::Record { key: key.clone(), error })?;
-                    if known.uuid != record.uuid {
-                        let (registered, uuid) = (known.uuid, record.uuid.clone());
-                        return Err(IdentityError::OtherDirectory { broker_id, registered, uuid });
-                    }
-                    if known.starts >= record.starts {
-                        let (starts, registered) = (record.starts, known.starts);
-                        return Err(IdentityError::Behind { broker_id, starts, registered });
-                    }
-                    Test::Modified(entry.mod_revision)
+                Some((known, revision)) => {
+                    check_successor(self.broker_id, &known, record)?;
+                    Test::Modified(revision)
                 }
             };
             if self.store.commit(Txn::new().when(&key, test).put(&key, record.to_bytes())).await?.succeeded {
                 return Ok(());
             }
         }
-        Err(IdentityError::Busy { broker_id })
+        Err(IdentityError::Busy { broker_id: self.broker_id })
     }
 
-    /// Says under a new lease that this broker runs. What an earlier run of the same directory left is taken over; `None`:
-    /// another directory's broker with this number runs still, wait for the end of its lease.
-    pub async fn announce(&self, record: &AliveRecord, life: Duration) -> Result<Option<LeaseId>, IdentityError> {
+    /// Says under a new lease that this broker runs, unless another run has registered since `broker` was. What an earlier
+    /// run of the same directory left is taken over; `None`: another directory's broker with this number runs still, wait
+    /// for the end of its lease.
+    pub async fn announce(
+        &self,
+        broker: &BrokerRecord,
+        record: &AliveRecord,
+        life: Duration,
+    ) -> Result<Option<LeaseId>, IdentityError> {
         let key = self.keys.key(&Key::Alive(self.broker_id));
         let lease = self.store.grant(life).await?;
+        let announced = self.announce_under(lease, broker, record, &key).await;
+        if !matches!(announced, Ok(true)) {
+            // It would end by itself, too.
+            let _ = self.revoke(lease).await;
+        }
+        announced.map(|announced| announced.then_some(lease))
+    }
+
+    async fn announce_under(
+        &self,
+        lease: LeaseId,
+        broker: &BrokerRecord,
+        record: &AliveRecord,
+        key: &str,
+    ) -> Result<bool, IdentityError> {
+        let broker_key = self.keys.key(&Key::Broker(self.broker_id));
         for _ in 0..CONFLICTS_MAX {
-            let found = self.store.get(&key).await?;
+            let registered = match self.registered().await? {
+                None => Test::Absent,
+                Some((known, revision)) => {
+                    check_successor(self.broker_id, &known, broker)?;
+                    Test::Modified(revision)
+                }
+            };
+            let found = self.store.get(key).await?;
             let (test, old_lease) = match &found {
                 None => (Test::Absent, None),
                 Some(entry) => {
                     let known = AliveRecord::from_bytes(&entry.value)
-                        .map_err(|error| IdentityError::Record { key: key.clone(), error })?;
+                        .map_err(|error| IdentityError::Record { key: key.to_owned(), error })?;
                     if known.uuid != record.uuid {
-                        self.revoke(lease).await?;
-                        return Ok(None);
+                        return Ok(false);
                     }
                     (Test::Modified(entry.mod_revision), entry.lease)
                 }
             };
-            let put = Op::Put { key: key.clone(), value: record.to_bytes(), lease: Some(lease) };
-            if self.store.commit(Txn::new().when(&key, test).then(put)).await?.succeeded {
+            let put = Op::Put { key: key.to_owned(), value: record.to_bytes(), lease: Some(lease) };
+            let txn = Txn::new().when(&broker_key, registered).when(key, test).then(put);
+            if self.store.commit(txn).await?.succeeded {
                 if let Some(old) = old_lease {
                     self.revoke(old).await?;
                 }
-                return Ok(Some(lease));
+                return Ok(true);
             }
         }
         Err(IdentityError::Busy { broker_id: self.broker_id })
+    }
+
+    /// Whether the registry has this run's record and its entry among those that run.
+    pub async fn has_place(&self, record: &BrokerRecord) -> Result<bool, IdentityError> {
+        let Some((known, _)) = self.registered().await? else { return Ok(false) };
+        check_successor(self.broker_id, &known, record)?;
+        let key = self.keys.key(&Key::Alive(self.broker_id));
+        let alive = self.store.get(&key).await?;
+        let alive = alive.map(|entry| AliveRecord::from_bytes(&entry.value)).transpose();
+        let alive = alive.map_err(|error| IdentityError::Record { key, error })?;
+        Ok(known == *record && alive.is_some_and(|alive| alive.instance == record.instance))
+    }
+
+    /// Forgets a broker that will never come back: its number is free, its data counts as gone. `false`: it was not known.
+    /// Refused while it runs.
+    pub async fn forget(&self, broker_id: u32) -> Result<bool, IdentityError> {
+        let (alive, broker) = (self.keys.key(&Key::Alive(broker_id)), self.keys.key(&Key::Broker(broker_id)));
+        let known = self.store.get(&broker).await?.is_some();
+        let txn = Txn::new().when(&alive, Test::Absent).delete(&broker);
+        if self.store.commit(txn).await?.succeeded { Ok(known) } else { Err(IdentityError::Runs { broker_id }) }
     }
 
     /// Says that this broker runs no more.
@@ -253,6 +359,9 @@ mod tests {
             broker_id: 1,
             uuid: "u1".to_owned(),
             starts: 1,
+            registered: Some(1),
+            registry_store: 1,
+            registry_incarnation: 1,
             registry_revision: 1,
             window_max_ever: 1,
         }
@@ -276,7 +385,7 @@ mod tests {
             choose_cluster(identity, topics, registry, broker_id, "new").expect_err("refused").to_string()
         };
         assert!(refusal(None, 2, Some("c1"), 1).contains("holds 2 topics but no identity file"));
-        assert!(refusal(Some(&known), 2, None, 1).contains("the registry is empty, though the data directory holds 2"));
+        assert!(refusal(Some(&known), 2, None, 1).contains("the registry is empty, though the data directory knows 2"));
         assert!(refusal(Some(&known), 0, Some("c2"), 1).contains("belongs to cluster c1"));
         assert!(refusal(Some(&known), 2, Some("c2"), 1).contains("belongs to cluster c1"));
         assert!(refusal(Some(&known), 0, Some("c1"), 7).contains("start with --broker-id 1"));

@@ -29,6 +29,14 @@ pub struct RecordError(serde_json::Error);
 pub struct ClusterRecord {
     /// Random; clients and data directories name it.
     pub cluster_id: String,
+    /// Which life of the store this is: raised by the first broker that notices that it was restored to an earlier state,
+    /// so that revisions which the store gives a second time can be told from the first ones.
+    #[serde(default = "first_incarnation")]
+    pub incarnation: u64,
+}
+
+fn first_incarnation() -> u64 {
+    1
 }
 
 /// `brokers/<broker id>`: lasting.
@@ -38,6 +46,9 @@ pub struct BrokerRecord {
     pub uuid: String,
     /// How often the broker was started on this directory: an older copy of it is refused.
     pub starts: u64,
+    /// Random, of that start.
+    #[serde(default)]
+    pub instance: String,
     /// Where it listens.
     pub listeners: Vec<ListenerRecord>,
     /// How many shards it runs.
@@ -90,10 +101,18 @@ pub struct CreatingRecord {
     /// The topic's name.
     #[serde(with = "as_text")]
     pub name: TopicName,
-    /// How many partition keys there may be.
+    /// The first partition that is made: 0 for a new topic, the old count where partitions are added.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub from: u32,
+    /// How many partitions the topic is to have.
     pub partitions: u32,
     /// The instance that creates; a creation whose instance is gone is dead.
     pub instance: String,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
+fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 /// `deleted/<topic id>`: the one thing that allows data to be deleted. It goes when every holder has confirmed.
@@ -196,7 +215,10 @@ pub(super) mod tests {
 
     #[test]
     fn cluster_records_are_pinned() {
-        round_trip(&ClusterRecord { cluster_id: "c0ffee".to_owned() }, r#"{"cluster_id":"c0ffee"}"#);
+        let record = ClusterRecord { cluster_id: "c0ffee".to_owned(), incarnation: 2 };
+        round_trip(&record, r#"{"cluster_id":"c0ffee","incarnation":2}"#);
+        let first = ClusterRecord::from_bytes(br#"{"cluster_id":"c0ffee"}"#).expect("an older one");
+        assert_eq!(first, ClusterRecord { incarnation: 1, ..record });
     }
 
     #[test]
@@ -211,11 +233,12 @@ pub(super) mod tests {
             &BrokerRecord {
                 uuid: "u".to_owned(),
                 starts: 3,
+                instance: "i".to_owned(),
                 listeners: vec![listener],
                 shards: 2,
                 version: "0.1.0".to_owned(),
             },
-            r#"{"uuid":"u","starts":3,"listeners":[{"name":"default","security":"plain","host":"10.0.0.1","port":9400}],"shards":2,"version":"0.1.0"}"#,
+            r#"{"uuid":"u","starts":3,"instance":"i","listeners":[{"name":"default","security":"plain","host":"10.0.0.1","port":9400}],"shards":2,"version":"0.1.0"}"#,
         );
     }
 
@@ -250,8 +273,10 @@ pub(super) mod tests {
 
     #[test]
     fn creating_records_are_pinned() {
-        let record = CreatingRecord { name: name(), partitions: 8, instance: "i".to_owned() };
+        let record = CreatingRecord { name: name(), from: 0, partitions: 8, instance: "i".to_owned() };
         round_trip(&record, r#"{"name":"views","partitions":8,"instance":"i"}"#);
+        let more = CreatingRecord { from: 4, ..record };
+        round_trip(&more, r#"{"name":"views","from":4,"partitions":8,"instance":"i"}"#);
     }
 
     #[test]

@@ -225,7 +225,7 @@ pub enum StoreError {
     #[error("the registry is full: compact etcd, defragment it, then disarm its NOSPACE alarm")]
     NoSpace,
     /// It is another store, or an earlier state of it: nothing that was read from it holds any more. A commit may or may
-    /// not have happened. The store is of no further use: make it anew, and read everything again.
+    /// not have happened. Every further request is refused like this until [`Store::renew`]; then read everything again.
     #[error("the registry was restored to an earlier state, or emptied")]
     WentBack,
     /// The request breaks a rule of the store: a mistake of ours.
@@ -271,6 +271,13 @@ pub trait Store: Clone + 'static {
 
     /// `embedded` or `etcd`.
     fn kind(&self) -> &'static str;
+    /// Believes the store again after [`StoreError::WentBack`], as it is now: for whoever is about to read everything again.
+    /// Watches made before stay at their end. Nothing where a store cannot go back.
+    fn renew(&self) {}
+    /// What an operator should know of it, each with what to do; empty: all is well. Asked now and then.
+    fn warnings(&self) -> impl Future<Output = StoreResult<Vec<String>>> {
+        async { Ok(Vec::new()) }
+    }
     /// Which store it is and how far it has come.
     fn seen(&self) -> impl Future<Output = StoreResult<Seen>>;
     /// Reads one key.

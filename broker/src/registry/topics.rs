@@ -9,7 +9,7 @@ use corelane_proto::ids::{Epoch, Position, TopicId, TopicName};
 
 use super::keys::{Key, Keys};
 use super::records::{AliveRecord, CreatingRecord, PartitionRecord, Record, RecordError, TombstoneRecord, TopicRecord};
-use super::store::{Op, OpResult, Revision, Store, StoreError, StoreResult, Test, Txn, list};
+use super::store::{Op, OpResult, Revision, Store, StoreError, Test, Txn, list};
 use super::view::Versioned;
 use crate::limits::{CREATION_DEAD_AFTER, TXN_PAGE};
 
@@ -107,21 +107,23 @@ impl<S: Store> Topics<S> {
             return Err(TopicError::Exists { name: new.name.clone(), partitions: existing.record.partitions });
         }
         let marker = self.keys.key(&Key::Creating(new.topic_id));
-        let creating = CreatingRecord { name: new.name.clone(), partitions, instance: self.instance.clone() };
+        let creating = CreatingRecord { name: new.name.clone(), from: 0, partitions, instance: self.instance.clone() };
         let begin = Txn::new().when(&marker, Test::Absent).put(&marker, creating.to_bytes());
         let begun = self.store.commit(begin).await?;
         if !begun.succeeded {
             return Err(TopicError::Busy { key: marker });
         }
         let record = TopicRecord { topic_id: new.topic_id, partitions, config: new.config.clone() };
-        let result = self.write_pages_and_commit(new, &record, &marker, begun.revision).await;
+        let places: Vec<(u32, u32)> = (0..).zip(new.places.iter().copied()).collect();
+        let name = &new.name;
+        let result = self.write_pages_and_commit(name, &record, &places, (&marker, begun.revision), Test::Absent).await;
         match result {
             Ok(()) => Ok(record),
             // The answer to the last step may have been lost: then the topic is there.
             Err(error) => match self.get(&new.name).await {
                 Ok(Some(found)) if found.record.topic_id == new.topic_id => Ok(record),
                 Ok(found) => {
-                    self.abandon(new.topic_id, begun.revision).await?;
+                    self.abandon(new.topic_id, begun.revision, &creating).await?;
                     Err(match found {
                         Some(found) => {
                             TopicError::Exists { name: new.name.clone(), partitions: found.record.partitions }
@@ -134,42 +136,114 @@ impl<S: Store> Topics<S> {
         }
     }
 
+    /// The partitions' keys in pages, then the topic's own and the removal of the marker in one. Every step compares the
+    /// marker and the topic's key, or one who was slow would write over the partitions of one who was faster.
     async fn write_pages_and_commit(
         &self,
-        new: &NewTopic,
+        name: &TopicName,
         record: &TopicRecord,
-        marker: &str,
-        begun: Revision,
+        places: &[(u32, u32)],
+        (marker, begun): (&str, Revision),
+        test: Test,
     ) -> Result<(), TopicError> {
-        let numbered: Vec<(u32, u32)> = (0..).zip(new.places.iter().copied()).collect();
-        for page in numbered.chunks(TXN_PAGE) {
-            let mut txn = Txn::new().when(marker, Test::Modified(begun));
+        let topic = self.keys.key(&Key::Topic(name.clone()));
+        for page in places.chunks(TXN_PAGE) {
+            let mut txn = Txn::new().when(marker, Test::Modified(begun)).when(&topic, test.clone());
             for (partition, broker_id) in page {
-                let key = self.keys.key(&Key::Partition(new.topic_id, *partition));
+                let key = self.keys.key(&Key::Partition(record.topic_id, *partition));
                 txn = txn.put(key, new_partition(*broker_id).to_bytes());
             }
             if !self.store.commit(txn).await?.succeeded {
                 return Err(TopicError::Swept);
             }
         }
-        let topic = self.keys.key(&Key::Topic(new.name.clone()));
         let commit = Txn::new()
             .when(marker, Test::Modified(begun))
-            .when(&topic, Test::Absent)
+            .when(&topic, test)
             .put(&topic, record.to_bytes())
             .delete(marker);
         if self.store.commit(commit).await?.succeeded { Ok(()) } else { Err(TopicError::Swept) }
     }
 
     /// Takes a creation back, unless it is done or was taken back already: marker and partitions at once, so that the
-    /// creator, should it wake up, changes nothing any more.
-    async fn abandon(&self, id: TopicId, begun: Revision) -> StoreResult<bool> {
+    /// creator, should it wake up, changes nothing any more. Where partitions were to be added to a topic that is still
+    /// there, what was written of them means nothing, and the next one who adds some writes it again.
+    async fn abandon(&self, id: TopicId, begun: Revision, creating: &CreatingRecord) -> Result<bool, TopicError> {
         let marker = self.keys.key(&Key::Creating(id));
-        let txn = Txn::new()
-            .when(&marker, Test::Modified(begun))
-            .delete(&marker)
-            .then(Op::DeletePrefix(self.keys.partitions_of(id)));
+        let has_topic =
+            creating.from > 0 && self.get(&creating.name).await?.is_some_and(|topic| topic.record.topic_id == id);
+        let mut txn = Txn::new().when(&marker, Test::Modified(begun)).delete(&marker);
+        if !has_topic {
+            txn = txn.then(Op::DeletePrefix(self.keys.partitions_of(id)));
+        }
         Ok(self.store.commit(txn).await?.succeeded)
+    }
+
+    /// Adds partitions to a topic that has `old` ones, a place for each; in pages, like a creation. The topic must be as it
+    /// was when `old` was read from it, else somebody else was faster.
+    pub async fn add_partitions(
+        &self,
+        name: &TopicName,
+        old: &Versioned<TopicRecord>,
+        places: &[u32],
+    ) -> Result<TopicRecord, TopicError> {
+        let (topic_id, from) = (old.record.topic_id, old.record.partitions);
+        let record = TopicRecord { partitions: from + places.len() as u32, ..old.record.clone() };
+        let marker = self.keys.key(&Key::Creating(topic_id));
+        let instance = self.instance.clone();
+        let creating = CreatingRecord { name: name.clone(), from, partitions: record.partitions, instance };
+        let begin = Txn::new().when(&marker, Test::Absent).put(&marker, creating.to_bytes());
+        let begun = self.store.commit(begin).await?;
+        if !begun.succeeded {
+            return Err(TopicError::Busy { key: marker });
+        }
+        let places: Vec<(u32, u32)> = (from..).zip(places.iter().copied()).collect();
+        let unchanged = Test::Modified(old.revision);
+        match self.write_pages_and_commit(name, &record, &places, (&marker, begun.revision), unchanged).await {
+            Ok(()) => Ok(record),
+            // The answer to the last step may have been lost: then its marker is gone, and the topic as it was written.
+            Err(error) => match self.get(name).await {
+                Ok(Some(found)) if found.record == record => Ok(record),
+                Ok(_) => {
+                    self.abandon(topic_id, begun.revision, &creating).await?;
+                    Err(match error {
+                        TopicError::Swept => TopicError::Busy { key: self.keys.key(&Key::Topic(name.clone())) },
+                        error => error,
+                    })
+                }
+                Err(_) => Err(error),
+            },
+        }
+    }
+
+    /// Begins a partition's log anew, in the next epoch, on broker `place`: what it held is given up. `old` must still hold.
+    pub async fn accept_loss(
+        &self,
+        topic_id: TopicId,
+        partition: u32,
+        old: &Versioned<PartitionRecord>,
+        place: u32,
+    ) -> Result<PartitionRecord, TopicError> {
+        let key = self.keys.key(&Key::Partition(topic_id, partition));
+        let record = PartitionRecord { epoch: Epoch(old.record.epoch.0 + 1), ..new_partition(place) };
+        let txn = Txn::new().when(&key, Test::Modified(old.revision)).put(&key, record.to_bytes());
+        if self.store.commit(txn).await?.succeeded { Ok(record) } else { Err(TopicError::Busy { key }) }
+    }
+
+    /// Says that a broker will never come back: its data of every deleted topic counts as deleted. How many tombstones that
+    /// were.
+    pub async fn confirm_all_deleted(&self, broker_id: u32) -> Result<usize, TopicError> {
+        let (entries, _) = list(&self.store, &self.keys.deleted()).await?;
+        let mut confirmed = 0;
+        for entry in entries {
+            let Some(Key::Deleted(id)) = self.keys.parse(&entry.key) else { continue };
+            let names_it = TombstoneRecord::from_bytes(&entry.value).is_ok_and(|t| t.holders.contains(&broker_id));
+            if names_it {
+                self.confirm_deleted(id, broker_id).await?;
+                confirmed += 1;
+            }
+        }
+        Ok(confirmed)
     }
 
     /// Changes a topic's configuration; `change` may refuse with an error of the caller's.
@@ -289,10 +363,16 @@ impl<S: Store> Topics<S> {
                 refused.push(*partition);
                 continue;
             }
+            if (record.epoch, record.made) == (*epoch, Some(*epoch)) {
+                continue;
+            }
             (record.epoch, record.made) = (*epoch, Some(*epoch));
             let write = Txn::new().when(&key, Test::Modified(entry.mod_revision)).put(&key, record.to_bytes());
             txn = txn.then(Op::Txn(write));
             asked.push((*partition, *epoch));
+        }
+        if asked.is_empty() {
+            return Ok(Vec::new());
         }
         let outcome = self.store.commit(txn).await?;
         let failed = outcome.results.iter().map(|result| !matches!(result, OpResult::Txn { succeeded: true, .. }));
@@ -331,7 +411,7 @@ impl Sweeper {
             let first_seen = *self.seen.get(&(id, entry.mod_revision)).unwrap_or(&now);
             let is_old = now.saturating_sub(first_seen) >= CREATION_DEAD_AFTER;
             if is_old || !instances.contains(&marker.instance) {
-                if topics.abandon(id, entry.mod_revision).await? {
+                if topics.abandon(id, entry.mod_revision, &marker).await? {
                     swept.push(marker.name);
                 }
             } else {

@@ -37,6 +37,39 @@ pub struct View {
 }
 
 impl View {
+    /// A view of records that were kept elsewhere.
+    pub fn of_records(keys: &Keys, records: impl IntoIterator<Item = (String, Vec<u8>)>) -> Self {
+        let mut view = Self::default();
+        for (key, value) in records {
+            view.put(keys, &Entry { key, value, create_revision: 0, mod_revision: 0, lease: None });
+        }
+        view
+    }
+
+    /// All of its records, with their keys.
+    pub fn records(&self, keys: &Keys) -> Vec<(String, Vec<u8>)> {
+        let mut records = Vec::new();
+        let mut add = |key: Key, value: Vec<u8>| records.push((keys.key(&key), value));
+        for (id, record) in &self.brokers {
+            add(Key::Broker(*id), record.to_bytes());
+        }
+        for (id, record) in &self.alive {
+            add(Key::Alive(*id), record.to_bytes());
+        }
+        for (name, topic) in &self.topics {
+            add(Key::Topic(name.clone()), topic.record.to_bytes());
+        }
+        for (id, record) in &self.deleted {
+            add(Key::Deleted(*id), record.to_bytes());
+        }
+        for (id, partitions) in &self.partitions {
+            for (number, found) in partitions {
+                add(Key::Partition(*id, *number), found.record.to_bytes());
+            }
+        }
+        records
+    }
+
     /// Takes a change in; what is not readable is named in the log, once for each change, and left out.
     pub fn apply(&mut self, keys: &Keys, change: Change) {
         match change {

@@ -28,6 +28,14 @@ pub async fn describe_cluster(context: &ShardContext) -> Result<pb::DescribeClus
     ask_control(context, |answer| ToControl::DescribeCluster { answer }).await
 }
 
+/// Forgets a broker that will never come back.
+pub async fn forget_broker(
+    context: &ShardContext,
+    request: pb::ForgetBrokerRequest,
+) -> Result<pb::ForgetBrokerResponse, Failure> {
+    ask_control(context, |answer| ToControl::ForgetBroker { request, answer }).await
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;

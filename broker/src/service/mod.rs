@@ -31,6 +31,9 @@ pub async fn call(context: Rc<ShardContext>, method: Method, proto: Vec<u8>) -> 
         Method::AlterTopic => reply(&proto, async |request| topics::alter(&context, request).await).await,
         Method::DeleteTopic => reply(&proto, async |request| topics::delete(&context, request).await).await,
         Method::DescribeTopic => reply(&proto, async |request| topics::describe(&context, request).await).await,
+        Method::AddPartitions => reply(&proto, async |request| topics::add_partitions(&context, request).await).await,
+        Method::AcceptLoss => reply(&proto, async |request| topics::accept_loss(&context, request).await).await,
+        Method::ForgetBroker => reply(&proto, async |request| cluster::forget_broker(&context, request).await).await,
         other => Failure::new(Status::Unsupported, format!("this broker does not do {other:?} yet")).into(),
     }
 }

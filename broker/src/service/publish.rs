@@ -76,6 +76,9 @@ pub fn admit(
     set_bytes: usize,
 ) -> Result<Admitted, Failure> {
     let (key, partition) = locate(context, &request.topic_id, request.partition, request.epoch)?;
+    if let Some(reason) = &context.metadata.borrow().displaced {
+        return Err(Failure::new(Status::ClosedForWrites, &**reason));
+    }
     let acks = pb::Acks::try_from(request.acks)
         .map_err(|_| invalid_field("acks", format!("there are no acks {}", request.acks)))?;
     sequences.check(key, request.sequence)?;

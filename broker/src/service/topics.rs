@@ -25,6 +25,22 @@ pub async fn alter(context: &ShardContext, request: pb::AlterTopicRequest) -> Re
     ask_control(context, |answer| ToControl::AlterTopic { request, answer }).await
 }
 
+/// Adds partitions to a topic.
+pub async fn add_partitions(
+    context: &ShardContext,
+    request: pb::AddPartitionsRequest,
+) -> Result<pb::AddPartitionsResponse, Failure> {
+    ask_control(context, |answer| ToControl::AddPartitions { request, answer }).await
+}
+
+/// Begins a partition's log anew.
+pub async fn accept_loss(
+    context: &ShardContext,
+    request: pb::AcceptLossRequest,
+) -> Result<pb::AcceptLossResponse, Failure> {
+    ask_control(context, |answer| ToControl::AcceptLoss { request, answer }).await
+}
+
 /// Deletes a topic.
 pub async fn delete(
     context: &ShardContext,

@@ -25,8 +25,17 @@ use crate::limits::{HTTP_CONNECTION_MAX, HTTP_CONNECTIONS_MAX};
 pub enum Question {
     /// The metrics page.
     Metrics(oneshot::Sender<String>),
-    /// Why the broker is not ready; empty: it is.
-    Ready(oneshot::Sender<Vec<String>>),
+    /// Whether the broker is ready.
+    Ready(oneshot::Sender<Readiness>),
+}
+
+/// Whether the broker is ready, and what else an operator should know.
+#[derive(Debug, Default)]
+pub struct Readiness {
+    /// Why it is not; empty: it is.
+    pub reasons: Vec<String>,
+    /// What does not keep it from serving.
+    pub warnings: Vec<String>,
 }
 
 /// Serves the page until it is dropped.
@@ -62,8 +71,13 @@ async fn metrics(State(questions): State<mpsc::Sender<Question>>) -> Response {
 
 async fn ready(State(questions): State<mpsc::Sender<Question>>) -> Response {
     match ask(&questions, Question::Ready).await {
-        Some(reasons) if reasons.is_empty() => "ready\n".into_response(),
-        Some(reasons) => (StatusCode::SERVICE_UNAVAILABLE, reasons.join("\n") + "\n").into_response(),
+        Some(Readiness { reasons, warnings }) => {
+            let is_ready = reasons.is_empty();
+            let mut lines = if is_ready { vec!["ready".to_owned()] } else { reasons };
+            lines.extend(warnings.into_iter().map(|warning| format!("warning: {warning}")));
+            let status = if is_ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+            (status, lines.join("\n") + "\n").into_response()
+        }
         None => stopping(),
     }
 }

@@ -16,6 +16,10 @@ pub struct Snapshot {
     pub topics: u64,
     /// The registry's revision.
     pub registry_revision: u64,
+    /// Whether the registry answers, and is this cluster's.
+    pub registry_up: bool,
+    /// What the log says that an operator should change about it.
+    pub registry_warnings: u64,
     /// Memory that the process has in use, in bytes; 0: not known.
     pub resident_bytes: u64,
     /// CPU time that the process has used.
@@ -53,6 +57,18 @@ pub fn render(snapshot: &Snapshot) -> String {
         ("corelane_uptime_seconds", "gauge", "Time since the broker was ready.", snapshot.uptime.as_secs_f64()),
         ("corelane_topics", "gauge", "Topics in the registry.", snapshot.topics as f64),
         ("corelane_registry_revision", "gauge", "Revision of the registry.", snapshot.registry_revision as f64),
+        (
+            "corelane_registry_up",
+            "gauge",
+            "1: the registry answers, and is this cluster's.",
+            f64::from(u8::from(snapshot.registry_up)),
+        ),
+        (
+            "corelane_registry_warnings",
+            "gauge",
+            "What /health/ready says of the registry.",
+            snapshot.registry_warnings as f64,
+        ),
         ("corelane_silent_shards", "gauge", "Shards that did not answer for this page.", snapshot.silent_shards as f64),
         ("process_resident_memory_bytes", "gauge", "Memory in use.", snapshot.resident_bytes as f64),
         ("process_cpu_seconds_total", "counter", "CPU time used.", snapshot.cpu.as_secs_f64()),

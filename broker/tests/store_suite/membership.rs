@@ -5,7 +5,7 @@ use std::time::Duration;
 use corelane_broker::registry::keys::{Key, Keys};
 use corelane_broker::registry::membership::{IdentityError, Membership};
 use corelane_broker::registry::records::{AliveRecord, BrokerRecord};
-use corelane_broker::registry::store::{Store, StoreError};
+use corelane_broker::registry::store::{Store, StoreError, Txn};
 
 /// Runs every test.
 pub(crate) async fn run_all<S: Store>(store: &S) {
@@ -18,6 +18,17 @@ fn membership<S: Store>(store: &S, keys: &Keys) -> Membership<S> {
     Membership::new(store.clone(), keys.clone(), 1)
 }
 
+fn broker_record(uuid: &str, starts: u64, instance: &str) -> BrokerRecord {
+    BrokerRecord {
+        uuid: uuid.to_owned(),
+        starts,
+        instance: instance.to_owned(),
+        listeners: Vec::new(),
+        shards: 1,
+        version: "0".to_owned(),
+    }
+}
+
 async fn a_cluster_is_made_once<S: Store>(store: &S, keys: &Keys) {
     let broker = membership(store, keys);
     assert_eq!(broker.cluster_id().await.expect("read"), None);
@@ -25,18 +36,16 @@ async fn a_cluster_is_made_once<S: Store>(store: &S, keys: &Keys) {
     let one = one.expect("made");
     assert_eq!(one, other.expect("made"));
     assert_eq!(broker.cluster_id().await.expect("read"), Some(one));
+    let raised = tokio::join!(broker.raise_incarnation(1), broker.raise_incarnation(1));
+    assert_eq!((raised.0.expect("raised"), raised.1.expect("raised")), (2, 2), "once, whoever notices");
+    assert_eq!(broker.raise_incarnation(4).await.expect("raised"), 5, "above every one that was known");
 }
 
 async fn a_broker_number_stands_for_one_directory_that_is_not_behind<S: Store>(store: &S, keys: &Keys) {
     let broker = membership(store, keys);
-    let record = |uuid: &str, starts| BrokerRecord {
-        uuid: uuid.to_owned(),
-        starts,
-        listeners: Vec::new(),
-        shards: 1,
-        version: "0".to_owned(),
-    };
+    let record = |uuid: &str, starts| broker_record(uuid, starts, &format!("i{starts}"));
     broker.register(&record("u1", 1)).await.expect("a first start");
+    broker.register(&record("u1", 1)).await.expect("the same start, whose record was lost");
     broker.register(&record("u1", 2)).await.expect("a second one");
     broker.register(&record("u1", 9)).await.expect("starts that did not get so far");
     broker.check_directory("u1", 9).await.expect("up to date");
@@ -45,7 +54,7 @@ async fn a_broker_number_stands_for_one_directory_that_is_not_behind<S: Store>(s
     assert!(matches!(behind, Err(IdentityError::Behind { starts: 8, registered: 9, .. })), "{behind:?}");
     let other = broker.check_directory("u2", 9).await;
     assert!(matches!(other, Err(IdentityError::OtherDirectory { .. })), "{other:?}");
-    let behind = broker.register(&record("u1", 9)).await;
+    let behind = broker.register(&broker_record("u1", 9, "a copy that was started as often")).await;
     assert!(matches!(behind, Err(IdentityError::Behind { starts: 9, registered: 9, .. })), "{behind:?}");
     let other = broker.register(&record("u2", 10)).await;
     assert!(matches!(other, Err(IdentityError::OtherDirectory { .. })), "{other:?}");
@@ -60,13 +69,25 @@ async fn a_restart_takes_its_own_lease_over_and_no_others<S: Store>(store: &S, k
         partitions: 0,
     };
     let life = Duration::from_hours(1);
-    let first = broker.announce(&record("i1", "u1"), life).await.expect("announced").expect("a lease");
-    let second = broker.announce(&record("i2", "u1"), life).await.expect("announced").expect("a lease");
+    let (start_1, start_2) = (broker_record("u1", 1, "i1"), broker_record("u1", 2, "i2"));
+    broker.register(&start_1).await.expect("registered");
+    let first = broker.announce(&start_1, &record("i1", "u1"), life).await.expect("announced").expect("a lease");
+    broker.register(&start_2).await.expect("registered");
+    let second = broker.announce(&start_2, &record("i2", "u1"), life).await.expect("announced").expect("a lease");
     assert_eq!(store.keep_alive(first).await, Err(StoreError::LeaseGone), "the old run's lease is taken over");
-    assert!(broker.announce(&record("i3", "u2"), life).await.expect("asked").is_none(), "another directory waits");
+    let displaced = broker.announce(&start_1, &record("i1", "u1"), life).await;
+    assert!(displaced.is_err_and(|error| error.is_displacement()), "an earlier run that wakes up takes nothing back");
+    assert!(matches!(broker.forget(1).await, Err(IdentityError::Runs { broker_id: 1 })), "a broker that runs stays");
+    store.commit(Txn::new().delete(keys.key(&Key::Broker(1)))).await.expect("removed by hand");
+    let other = broker_record("u2", 1, "i3");
+    broker.register(&other).await.expect("registered");
+    let waits = broker.announce(&other, &record("i3", "u2"), life).await.expect("asked");
+    assert!(waits.is_none(), "another directory waits");
     let alive = keys.key(&Key::Alive(1));
     assert_eq!(store.get(&alive).await.expect("get").expect("there").lease, Some(second));
     broker.revoke(second).await.expect("revoked");
     broker.revoke(second).await.expect("twice");
     assert_eq!(store.get(&alive).await.expect("get"), None);
+    assert!(broker.forget(1).await.expect("forgotten"));
+    assert!(!broker.forget(1).await.expect("nothing left"));
 }

@@ -19,6 +19,8 @@ pub(crate) async fn run_all<S: Store>(store: &S) {
     configurations_change_without_losing_a_change(store, Keys::new("t4")).await;
     what_was_made_is_recorded_unless_the_key_has_moved_on(store, Keys::new("t5")).await;
     a_follower_sees_what_a_fresh_one_sees(store, Keys::new("t6")).await;
+    partitions_are_added_by_one_at_a_time_and_half_of_them_mean_nothing(store, Keys::new("t7")).await;
+    an_accepted_loss_begins_the_next_epoch_once(store, Keys::new("t8")).await;
 }
 
 fn name(name: &str) -> TopicName {
@@ -84,7 +86,7 @@ async fn one_of_two_creators_wins_and_the_other_leaves_nothing<S: Store>(store: 
 async fn a_creation_that_died_is_swept_and_its_creator_changes_nothing_any_more<S: Store>(store: &S, keys: Keys) {
     let topics = topics(store, &keys);
     let begin = async |id: u8, instance: &str| {
-        let marker = CreatingRecord { name: name("dead"), partitions: 3, instance: instance.to_owned() };
+        let marker = CreatingRecord { name: name("dead"), from: 0, partitions: 3, instance: instance.to_owned() };
         let id = TopicId([id; 16]);
         let marker_key = keys.key(&Key::Creating(id));
         let begun = store.commit(Txn::new().put(&marker_key, marker.to_bytes())).await.expect("begun").revision;
@@ -108,6 +110,48 @@ async fn a_creation_that_died_is_swept_and_its_creator_changes_nothing_any_more<
     assert_eq!(sweeper.sweep(&topics, start + CREATION_DEAD_AFTER).await.expect("swept"), [name("dead")]);
     assert!(!store.commit(of_this_one).await.expect("commit").succeeded);
     assert_eq!(keys_below(store, keys.all()).await, [keys.key(&Key::Alive(1))]);
+}
+
+async fn partitions_are_added_by_one_at_a_time_and_half_of_them_mean_nothing<S: Store>(store: &S, keys: Keys) {
+    let topics = topics(store, &keys);
+    topics.create(&new_topic("views", 1, 2)).await.expect("created");
+    let views = name("views");
+    let old = topics.get(&views).await.expect("get").expect("there");
+    let (sixty, fifty) = (vec![1; 60], vec![2; 50]);
+    let (one, other) =
+        tokio::join!(topics.add_partitions(&views, &old, &sixty), topics.add_partitions(&views, &old, &fifty));
+    assert!(one.is_ok() != other.is_ok(), "{one:?} {other:?}");
+    let grown = one.or(other).expect("one of them");
+    let found = topics.get(&views).await.expect("get").expect("there");
+    assert_eq!(found.record, grown);
+    let partitions = topics.partitions_of(grown.topic_id).await.expect("partitions");
+    let places = partitions.range(2..grown.partitions).map(|(_, partition)| partition.record.leader);
+    assert_eq!(places.collect::<std::collections::BTreeSet<_>>().len(), 1, "all as the winner placed them");
+    assert!(
+        matches!(topics.add_partitions(&views, &old, &[1]).await, Err(TopicError::Busy { .. })),
+        "what was read is old"
+    );
+    // One that dies half way: its partitions lie beyond the topic's count, and its marker is swept.
+    let marker = CreatingRecord { name: views.clone(), from: 62, partitions: 64, instance: "instance-0".to_owned() };
+    let begin = Txn::new().put(keys.key(&Key::Creating(grown.topic_id)), marker.to_bytes());
+    store.commit(begin).await.expect("begun");
+    let swept = Sweeper::default().sweep(&topics, Duration::ZERO).await.expect("swept");
+    assert_eq!(swept, [name("views")]);
+    assert!(keys_below(store, &keys.creating()).await.is_empty());
+    assert_eq!(topics.get(&views).await.expect("get").expect("there"), found, "the topic is as it was");
+    topics.delete(&views, None).await.expect("deleted");
+    assert!(keys_below(store, &keys.partitions()).await.is_empty());
+}
+
+async fn an_accepted_loss_begins_the_next_epoch_once<S: Store>(store: &S, keys: Keys) {
+    let topics = topics(store, &keys);
+    let record = topics.create(&new_topic("views", 1, 2)).await.expect("created");
+    topics.record_made(record.topic_id, &[(0, Epoch(1))]).await.expect("recorded");
+    let lost = topics.partitions_of(record.topic_id).await.expect("partitions").remove(&0).expect("there");
+    let begun = topics.accept_loss(record.topic_id, 0, &lost, 7).await.expect("accepted");
+    assert_eq!((begun.epoch, begun.made, begun.leader, begun.replicas), (Epoch(2), None, 7, vec![7]));
+    let again = topics.accept_loss(record.topic_id, 0, &lost, 7).await;
+    assert!(matches!(again, Err(TopicError::Busy { .. })), "{again:?}");
 }
 
 async fn configurations_change_without_losing_a_change<S: Store>(store: &S, keys: Keys) {

@@ -192,6 +192,39 @@ pub struct AlterTopicResponse {
     pub topic: ::core::option::Option<Topic>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AddPartitionsRequest {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// how many there are to be in all; as many as there are is success
+    #[prost(uint32, tag = "2")]
+    pub partitions: u32,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct AddPartitionsResponse {
+    #[prost(message, optional, tag = "1")]
+    pub topic: ::core::option::Option<Topic>,
+}
+/// Sent to the broker that holds the partition, if it runs; to any, if it was forgotten.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AcceptLossRequest {
+    #[prost(bytes = "vec", tag = "1")]
+    pub topic_id: ::prost::alloc::vec::Vec<u8>,
+    #[prost(uint32, tag = "2")]
+    pub partition: u32,
+    /// the one whose data is lost
+    #[prost(uint32, tag = "3")]
+    pub epoch: u32,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AcceptLossResponse {
+    /// the one that begins
+    #[prost(uint32, tag = "1")]
+    pub epoch: u32,
+    /// where
+    #[prost(uint32, tag = "2")]
+    pub broker_id: u32,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct DeleteTopicRequest {
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
@@ -269,6 +302,22 @@ pub struct DescribeClusterResponse {
     #[prost(uint32, tag = "4")]
     pub topics: u32,
     #[prost(uint32, tag = "5")]
+    pub partitions: u32,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ForgetBrokerRequest {
+    #[prost(uint32, tag = "1")]
+    pub broker_id: u32,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ForgetBrokerResponse {
+    #[prost(bool, tag = "1")]
+    pub was_known: bool,
+    /// deleted topics whose data on it counts as deleted now
+    #[prost(uint32, tag = "2")]
+    pub tombstones: u32,
+    /// partitions that it still holds, until their loss is accepted
+    #[prost(uint32, tag = "3")]
     pub partitions: u32,
 }
 /// The frame's payload is one message set.

@@ -42,6 +42,8 @@ struct State {
     found_nothing: Option<(Instant, StoreError)>,
     seen: Option<Seen>,
     went_back: bool,
+    /// How often etcd went back and was believed again.
+    renewals: u64,
 }
 
 /// A client that answered, and its number, by which it is found suspect.
@@ -202,6 +204,20 @@ impl Link {
         }
         (state.went_back, state.current) = (true, None);
         StoreError::WentBack
+    }
+
+    /// Believes etcd again, as it is now.
+    pub(super) fn renew(&self) {
+        let mut state = self.state();
+        if state.went_back {
+            state.renewals += 1;
+            (state.went_back, state.seen) = (false, None);
+        }
+    }
+
+    /// What was read while this number was another holds no more.
+    pub(super) fn renewals(&self) -> u64 {
+        self.state().renewals
     }
 
     fn current(&self) -> StoreResult<Option<Connected>> {

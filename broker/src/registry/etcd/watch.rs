@@ -22,7 +22,8 @@ impl EtcdWatch {
     pub(super) fn start(link: Link, prefix: &str, from: Revision) -> Self {
         // While nobody takes them, no more are read, and etcd keeps them.
         let (batches, taken) = mpsc::channel(WATCH_BATCHES_MAX);
-        tokio::spawn(Follower { link, prefix: prefix.to_owned(), next: from, batches }.run());
+        let renewals = link.renewals();
+        tokio::spawn(Follower { link, prefix: prefix.to_owned(), next: from, renewals, batches }.run());
         Self { batches: taken }
     }
 }
@@ -40,6 +41,8 @@ struct Follower {
     prefix: String,
     /// The revision from which changes are still to come.
     next: Revision,
+    /// Of the link when the watch was made: what it was to follow is gone when etcd went back since.
+    renewals: u64,
     batches: mpsc::Sender<StoreResult<Changes>>,
 }
 
@@ -73,6 +76,9 @@ impl Follower {
     /// Hands on what one stream brings; returns when nobody takes it any more.
     async fn follow(&mut self, pause: &mut Pause) -> StoreResult<()> {
         let connected = self.link.connected().await?;
+        if self.link.renewals() != self.renewals {
+            return Err(StoreError::WentBack);
+        }
         let mut stream = self.begin(&connected).await?;
         pause.reset(Instant::now());
         loop {

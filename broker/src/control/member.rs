@@ -1,0 +1,131 @@
+//! This broker's own place in the registry while it runs: its record and its lease, written again after every kind of
+//! loss, a key that was deleted by hand included. If the registry takes another directory or a later start for this
+//! broker, it writes no more. One task of the control thread, beside the one that follows the registry, so that recovering
+//! a large partition never costs the lease.
+
+use std::cell::Cell;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::Control;
+use crate::registry::membership::{IdentityError, Membership};
+use crate::registry::records::{AliveRecord, BrokerRecord};
+use crate::registry::store::{LeaseId, Store, StoreError};
+
+/// This run of the broker, as the registry knows it.
+pub(super) struct Member<S> {
+    pub(super) membership: Membership<S>,
+    pub(super) record: BrokerRecord,
+    started_ms: i64,
+    life: Duration,
+    lease: Cell<Option<LeaseId>>,
+    /// What was last said in the log, so that it is said once.
+    trouble: Cell<Option<String>>,
+}
+
+impl<S: Store> Member<S> {
+    /// `life`: how long it counts as running after its last sign of life.
+    pub(super) fn new(membership: Membership<S>, record: BrokerRecord, life: Duration) -> Self {
+        let started = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let started_ms = started.as_millis() as i64;
+        Self { membership, record, started_ms, life, lease: Cell::new(None), trouble: Cell::default() }
+    }
+
+    /// Registers and takes a lease. `false`: another directory's broker with this number is still among those that run.
+    pub(super) async fn join(&self, partitions: u32) -> Result<bool, IdentityError> {
+        self.membership.register(&self.record).await?;
+        let alive = AliveRecord {
+            instance: self.record.instance.clone(),
+            uuid: self.record.uuid.clone(),
+            started_ms: self.started_ms,
+            partitions,
+        };
+        let lease = self.membership.announce(&self.record, &alive, self.life).await?;
+        self.lease.set(lease);
+        Ok(lease.is_some())
+    }
+
+    /// Ends the lease, at an orderly stop.
+    pub(super) async fn leave(&self) {
+        let Some(lease) = self.lease.take() else { return };
+        if let Err(error) = self.membership.revoke(lease).await {
+            tracing::warn!(%error, "the registry was not told of the stop");
+        }
+    }
+
+    /// Keeps the place, for ever.
+    pub(super) async fn stay(&self, control: &Control<S>) {
+        let mut tick = interval(self.life / 3);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tick.tick().await;
+            if control.standing.borrow().displaced.is_some() {
+                continue;
+            }
+            match self.look_after(control).await {
+                Ok(()) => self.say(None),
+                Err(error) if error.is_displacement() => control.displace(error.to_string()).await,
+                Err(error) => self.say(Some(error.to_string())),
+            }
+        }
+    }
+
+    async fn look_after(&self, control: &Control<S>) -> Result<(), IdentityError> {
+        if let Some(lease) = self.lease.get() {
+            match control.store.keep_alive(lease).await {
+                Ok(_) if self.membership.has_place(&self.record).await? => return Ok(()),
+                // Its key went by itself: deleted by hand, or written over by an earlier run that was slow.
+                Ok(_) => tracing::warn!("this broker's entry in the registry is gone; it is written again"),
+                Err(StoreError::LeaseGone) => {
+                    tracing::warn!("this broker's lease has ended; it takes another one");
+                    self.lease.set(None);
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        // Not into a registry that was emptied, or that is another cluster's.
+        let Some((cluster, _)) = self.membership.cluster().await? else { return Ok(()) };
+        if cluster.cluster_id != control.cluster_id {
+            return Ok(());
+        }
+        control.note_registering(&self.membership).await?;
+        let partitions = control.view.borrow().partitions_on(control.broker_id);
+        if self.join(partitions).await? {
+            tracing::info!("this broker is among those that run");
+        } else {
+            tracing::error!("another broker with this number runs; stop one of them");
+        }
+        Ok(())
+    }
+
+    fn say(&self, trouble: Option<String>) {
+        let before = self.trouble.replace(trouble.clone());
+        match trouble {
+            Some(trouble) if before.as_ref() != Some(&trouble) => {
+                tracing::warn!(trouble, "the registry was not told that this broker runs");
+            }
+            None if before.is_some() => tracing::info!("the registry hears again that this broker runs"),
+            _ => {}
+        }
+    }
+}
+
+impl<S: Store> Control<S> {
+    /// Before the registry hears of this start: it must not know a later one, and the directory notes that it will know this
+    /// one, so that an older copy of it can be told.
+    async fn note_registering(&self, membership: &Membership<S>) -> Result<(), IdentityError> {
+        let identity = self.identity.lock().await.clone();
+        let starts = identity.starts;
+        membership.check_directory(&identity.uuid, identity.registered.unwrap_or(starts)).await?;
+        if identity.registered == Some(starts) {
+            return Ok(());
+        }
+        self.change_identity(|identity| identity.registered = Some(starts)).await.map_err(|error| {
+            IdentityError::Store(StoreError::Unavailable(format!("the identity file could not be written: {error}")))
+        })
+    }
+}
+
+/// How long an orderly stop waits for the registry to hear of it.
+pub(super) const LEAVE_MAX: Duration = Duration::from_secs(1);
