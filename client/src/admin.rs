@@ -1,5 +1,7 @@
 //! Managing topics and looking at the cluster. Every call ends within the client's time-outs.
 
+mod upkeep;
+
 use corelane_proto::frame::{Method, Status};
 use corelane_proto::pb;
 
@@ -68,8 +70,12 @@ impl Admin {
         let request = pb::DescribeTopicRequest { name: topic.to_owned() };
         let response = self.client.cluster.call(Method::DescribeTopic, &request, Repeat::Always).await;
         let response: pb::DescribeTopicResponse = named(topic, response)?;
-        let details = response.details.iter().map(PartitionDetail::from_pb).collect();
-        Ok(TopicDescription { topic: self.info(response.topic)?, details })
+        let mut details: Vec<_> = response.details.iter().map(PartitionDetail::from_pb).collect();
+        let topic = self.info(response.topic)?;
+        // Each broker knows its own.
+        details.extend(self.details_elsewhere(&topic, &details).await);
+        details.sort_by_key(|detail| detail.partition);
+        Ok(TopicDescription { topic, details })
     }
 
     /// Changes a topic's settings; those that are `None` stay as they are.

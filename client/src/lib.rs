@@ -41,6 +41,6 @@ pub use producer::{
     ProducerBuilder, ProducerStats, Record, SendError, SetReport, TrySendError, murmur2, partition_for_key,
 };
 pub use topic::{
-    BrokerInfo, ClusterDescription, CreatedTopic, Find, Found, NewTopic, PartitionDetail, PartitionInfo,
-    PartitionState, TopicDescription, TopicId, TopicInfo, TopicSettings,
+    AcceptedLoss, BrokerInfo, ClusterDescription, CreatedTopic, Find, ForgottenBroker, Found, NewTopic,
+    PartitionDetail, PartitionInfo, PartitionState, TopicDescription, TopicId, TopicInfo, TopicSettings,
 };

@@ -246,6 +246,28 @@ pub struct BrokerInfo {
     pub version: String,
 }
 
+/// A partition whose log begins anew, its loss having been accepted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct AcceptedLoss {
+    /// The life of its log that begins.
+    pub epoch: u32,
+    /// The broker that holds it now.
+    pub broker_id: u32,
+}
+
+/// A broker that was forgotten.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ForgottenBroker {
+    /// Whether the cluster knew it until now.
+    pub was_known: bool,
+    /// Deleted topics whose data on it counts as deleted now.
+    pub tombstones: u32,
+    /// Partitions that count as its own until their loss is accepted.
+    pub partitions: u32,
+}
+
 /// The cluster at a glance.
 #[derive(Debug, Clone)]
 #[non_exhaustive]

@@ -7,11 +7,13 @@ use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 use corelane_client::Client;
 
+use crate::broker::BrokerCommand;
 use crate::cluster::ClusterCommand;
 use crate::consume::ConsumeArgs;
 use crate::error::CliError;
 use crate::parse::duration::parse_timeout;
 use crate::produce::ProduceArgs;
+use crate::registry::RegistryCommand;
 use crate::topic::TopicCommand;
 
 /// Publish to, read from and look after a Corelane cluster.
@@ -70,9 +72,15 @@ pub(crate) enum Command {
     Produce(Box<ProduceArgs>),
     /// Print a topic's messages as they come
     Consume(Box<ConsumeArgs>),
-    /// Look at the brokers
+    /// Look at the cluster
     #[command(subcommand)]
     Cluster(ClusterCommand),
+    /// List and describe brokers, forget one that will never come back
+    #[command(subcommand)]
+    Broker(BrokerCommand),
+    /// Export, import and restore what brokers agree on; for brokers that do not run
+    #[command(subcommand)]
+    Registry(RegistryCommand),
     /// Print a script that completes commands and options in a shell
     #[command(after_help = "\
 Examples:

@@ -50,7 +50,7 @@ async fn describe(shared: &Shared) -> Result<(), CliError> {
 }
 
 /// `host:port`, in the brackets that an IPv6 address needs.
-fn address(broker: &BrokerInfo) -> String {
+pub(crate) fn address(broker: &BrokerInfo) -> String {
     if broker.host.contains(':') {
         format!("[{}]:{}", broker.host, broker.port)
     } else {

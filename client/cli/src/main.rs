@@ -10,12 +10,14 @@ use crate::args::{Cli, Command};
 use crate::error::CliError;
 
 mod args;
+mod broker;
 mod cluster;
 mod consume;
 mod error;
 mod output;
 mod parse;
 mod produce;
+mod registry;
 mod signals;
 mod topic;
 
@@ -47,6 +49,8 @@ async fn run(cli: Cli) -> Result<(), CliError> {
         Command::Produce(args) => produce::run(shared, *args).await,
         Command::Consume(args) => consume::run(shared, *args).await,
         Command::Cluster(command) => cluster::run(shared, &command).await,
+        Command::Broker(command) => broker::run(shared, &command).await,
+        Command::Registry(command) => registry::run(&command),
         Command::Completions { shell } => output::print(&args::completions(shell)),
     }
 }

@@ -209,7 +209,9 @@ impl Cluster {
         repeat: Repeat,
     ) -> Result<R, CallError> {
         let timeout = match method {
-            Method::CreateTopic | Method::AlterTopic | Method::DeleteTopic => self.settings.topic_timeout,
+            Method::CreateTopic | Method::AlterTopic | Method::DeleteTopic | Method::AddPartitions => {
+                self.settings.topic_timeout
+            }
             _ => self.settings.request_timeout,
         };
         let deadline = Instant::now() + timeout;
@@ -236,6 +238,17 @@ impl Cluster {
             }
             tokio::time::sleep(pause).await;
         }
+    }
+
+    /// A call that this broker answers, whichever of its shards is asked. Not repeated.
+    pub(crate) async fn call_broker<Q: Message, R: Message + Default>(
+        &self,
+        broker_id: u32,
+        method: Method,
+        request: &Q,
+    ) -> Result<R, CallError> {
+        let place = Some(Place { broker_id, shard: 0 });
+        self.call_once(place, method, request, self.settings.request_timeout).await
     }
 
     /// A call that the shard of a partition answers. Follows the partition where it is served, and asks for fresh

@@ -94,7 +94,10 @@ pub(crate) fn method_name(method: Method) -> &'static str {
         Method::DeleteTopic => "DeleteTopic",
         Method::DescribeTopic => "DescribeTopic",
         Method::TrimTopic => "TrimTopic",
+        Method::AddPartitions => "AddPartitions",
         Method::DescribeCluster => "DescribeCluster",
+        Method::AcceptLoss => "AcceptLoss",
+        Method::ForgetBroker => "ForgetBroker",
         _ => "a call",
     }
 }

@@ -1,7 +1,8 @@
-//! `corelane topic`: create, list, describe, alter, trim, delete.
+//! `corelane topic`: create, list, describe, alter, trim, delete; partitions added, losses accepted.
 //!
-//! What loses data (a shorter retention, a trim, a deletion) is asked about first, or takes `--yes`.
+//! What loses data (a shorter retention, a trim, a deletion), or moves keys, is asked about first, or takes `--yes`.
 
+mod grow;
 mod view;
 
 use clap::{Args, Subcommand};
@@ -51,6 +52,24 @@ Examples:
   corelane topic trim access-log --partition 0 --to 1073741824
   corelane topic trim access-log --partition 0 --to 1073741824 --yes")]
     Trim(TrimArgs),
+    /// Add partitions to a topic; keys go to other partitions from then on
+    #[command(after_help = "\
+A message's partition follows from its key and from how many partitions there are: messages of one key published before \
+and after lie in different partitions, and their order is no longer kept between the two.
+
+Examples:
+  corelane topic add-partitions access-log --partitions 8
+  corelane topic add-partitions access-log --partitions 8 --yes")]
+    AddPartitions(grow::AddPartitionsArgs),
+    /// Give up what lost partitions held, so that they begin anew
+    #[command(after_help = "\
+For a partition that its broker refuses, its data being lost for good; or one of a broker that was forgotten: then it \
+begins on another one. It begins in a new epoch; what is left of the old one on a disk is kept, and not served.
+
+Examples:
+  corelane topic accept-loss access-log --partition 3
+  corelane topic accept-loss access-log --partition 3,4 --yes")]
+    AcceptLoss(grow::AcceptLossArgs),
     /// Delete a topic and all its messages
     #[command(after_help = "\
 Examples:
@@ -163,6 +182,8 @@ pub(crate) async fn run(shared: &Shared, command: TopicCommand) -> Result<(), Cl
         TopicCommand::Describe { name } => view::description(&client.admin().describe_topic(&name).await?, shared.json),
         TopicCommand::Alter(args) => alter(&client, shared.json, &args).await,
         TopicCommand::Trim(args) => trim(&client, shared.json, &args).await,
+        TopicCommand::AddPartitions(args) => grow::add_partitions(&client, shared.json, &args).await,
+        TopicCommand::AcceptLoss(args) => grow::accept_loss(&client, shared.json, &args).await,
         TopicCommand::Delete { name, yes } => delete(&client, shared.json, &name, yes).await,
     }
 }
@@ -259,7 +280,7 @@ async fn delete(client: &Client, json: bool, name: &str, yes: bool) -> Result<()
 }
 
 /// The `s` of a plural.
-fn plural(count: usize) -> &'static str {
+pub(crate) fn plural(count: usize) -> &'static str {
     if count == 1 { "" } else { "s" }
 }
 
