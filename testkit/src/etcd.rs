@@ -1,6 +1,8 @@
 //! A real etcd of a test's own, from the system's package: one member on 127.0.0.1, with its own directory and ports,
 //! killed, stopped, started again and put back to an earlier state as the test likes.
 
+mod api;
+
 use std::fs::{self, OpenOptions};
 use std::io;
 use std::net::SocketAddr;
@@ -14,6 +16,7 @@ use crate::child::{mortal, spawn};
 use crate::dir::TestDir;
 use crate::ports::Port;
 use crate::wait::wait_until;
+pub use api::EtcdKey;
 
 /// It elects itself within a second or two; only a machine that is stuck needs longer.
 const READY_WITHIN: Duration = Duration::from_mins(1);
@@ -85,11 +88,31 @@ impl Etcd {
         child.wait().expect("a child can be awaited");
     }
 
+    /// Stops its clock (SIGSTOP): it keeps its sockets and answers nothing.
+    pub fn pause(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    /// Lets it go on (SIGCONT).
+    pub fn resume(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(self.pid().cast_signed()).expect("a process id is not 0");
+        kill_process(pid, signal).expect("a signal reaches an own child that was not awaited yet");
+    }
+
+    /// Empties it: what it held is gone, and it is another cluster to its clients. It must not run.
+    pub fn empty(&self) {
+        assert!(self.child.is_none(), "the data of a server that runs cannot be removed");
+        fs::remove_dir_all(self.data_dir()).expect("the data can be removed");
+    }
+
     /// Stops it in order (SIGTERM).
     #[track_caller]
     pub fn stop(&mut self) {
-        let pid = Pid::from_raw(self.pid().cast_signed()).expect("a process id is not 0");
-        kill_process(pid, Signal::TERM).expect("a signal reaches an own child that was not awaited yet");
+        self.signal(Signal::TERM);
         let mut child = self.child.take().expect("etcd runs");
         wait_until("etcd's end", STOP_WITHIN, || child.try_wait().expect("a child can be awaited").is_some());
     }

@@ -1,11 +1,12 @@
 //! The test kit: real brokers in directories of their own, the other binaries, a proxy that misbehaves, small disks, a
-//! real etcd.
+//! real etcd, a cluster on one.
 //! Everything here is blocking and std only, so that any test can use it from any runtime; nothing outlives the test
 //! process. It knows the binaries by their command lines alone and depends on no other crate of the workspace.
 
 mod binaries;
 mod broker;
 mod child;
+mod cluster;
 mod command;
 mod dir;
 mod disk;
@@ -20,10 +21,11 @@ mod wait;
 pub use binaries::bin;
 pub use broker::{Broker, BrokerOptions, StartFailure};
 pub use child::Process;
+pub use cluster::Cluster;
 pub use command::{Finished, run, run_with_input};
 pub use dir::TestDir;
 pub use disk::SmallDisk;
-pub use etcd::Etcd;
+pub use etcd::{Etcd, EtcdKey};
 pub use http::{HttpAnswer, http_get};
 pub use ports::Port;
 pub use process::ProcessStats;

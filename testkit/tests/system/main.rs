@@ -3,6 +3,7 @@
 //! long ones.
 
 mod clients;
+mod cluster;
 mod crash;
 mod disk_full;
 mod faults;

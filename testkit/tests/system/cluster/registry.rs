@@ -1,0 +1,154 @@
+//! What happens to a registry as a whole: emptied, put back to an earlier state, made anew, moved.
+
+use corelane_testkit::{Broker, BrokerOptions, Cluster, Finished, run, run_with_input, wait_until};
+
+use super::{cli, client, client_of, count, create_and_publish, expect_alive, places, publishes_to, start};
+use crate::support::{PATIENCE, connect, eventually, soon};
+
+/// `corelane registry ...` on a cluster's etcd.
+fn tool(cluster: &Cluster, arguments: &[&str]) -> Finished {
+    let mut command = cluster.cli(1);
+    command.arg("registry").args(arguments).args(["--etcd", &cluster.etcd().endpoint(), "--cluster", "test"]);
+    run(&mut command, PATIENCE)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_emptied_registry_takes_nothing_away_and_is_made_anew_from_the_directories() {
+    let test = "an_emptied_registry_takes_nothing_away_and_is_made_anew_from_the_directories";
+    let Some(mut cluster) = start(test, 2) else { return };
+    let through = client_of(cluster.bootstrap()).await;
+    create_and_publish(&through, "views", 4).await;
+    let before = places(&through, "views").await;
+    cluster.etcd_mut().stop();
+    cluster.etcd().empty();
+    cluster.etcd_mut().restart();
+    for id in [1, 2] {
+        wait_until("the broker to notice", PATIENCE, || cluster.broker(id).log().contains("the registry is empty"));
+    }
+    // Brokers that run serve on and write nothing into it.
+    for partition in 0..4 {
+        assert!(publishes_to(&client_of(cluster.bootstrap()).await, "views", partition).await);
+    }
+    let refused = soon("a refusal", through.admin().add_partitions("views", 5)).await.expect_err("it is not believed");
+    assert!(refused.is_retryable(), "{refused}");
+    assert_eq!(cluster.etcd().keys("/"), []);
+    // One that is to start does not, until an operator has said that this is the registry.
+    cluster.broker_mut(2).stop();
+    let failure = cluster.broker_mut(2).try_restart().expect_err("refused");
+    assert!(failure.stderr.contains("corelane registry restore-from"), "{}", failure.stderr);
+    assert_eq!(cluster.etcd().keys("/"), []);
+
+    let directory = [1, 2].map(|id| cluster.broker(id).data_dir().display().to_string());
+    let used = tool(&cluster, &["restore-from", &directory[0]]);
+    assert!(used.stderr.contains("another broker"), "a broker uses it: {}", used.stderr);
+    let restored = tool(&cluster, &["restore-from", &directory[1]]).success().text();
+    assert_eq!(restored, "restored 1 topics, 2 partitions\n");
+    cluster.broker_mut(1).stop();
+    tool(&cluster, &["restore-from", &directory[0]]).success();
+    tool(&cluster, &["restore-from", &directory[0]]).success();
+    for id in [1, 2] {
+        cluster.broker_mut(id).restart();
+    }
+    let through = client_of(cluster.bootstrap()).await;
+    assert_eq!(places(&through, "views").await, before);
+    assert_eq!(count(&through, "views").await, 4 * 3 + 4);
+    soon("an answer", through.admin().add_partitions("views", 5)).await.expect("topics can be changed again");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_registry_put_back_to_an_earlier_state_deletes_nothing_and_serves_nothing_as_empty() {
+    let test = "a_registry_put_back_to_an_earlier_state_deletes_nothing_and_serves_nothing_as_empty";
+    let Some(mut cluster) = start(test, 1) else { return };
+    let through = client(&cluster, 1).await;
+    create_and_publish(&through, "kept", 1).await;
+    create_and_publish(&through, "deleted-since", 1).await;
+    cluster.etcd_mut().stop();
+    cluster.etcd().save("backup");
+    cluster.etcd_mut().restart();
+    expect_alive(&cluster, 1);
+    eventually("topics to be created again", async || {
+        cli(&cluster, 1, &["topic", "create", "made-since", "--if-not-exists"]).status.success()
+    })
+    .await;
+    cli(&cluster, 1, &["topic", "delete", "deleted-since", "--yes"]).success();
+    cluster.etcd_mut().stop();
+    cluster.etcd().restore("backup");
+    cluster.etcd_mut().restart();
+    wait_until("the broker to notice", PATIENCE, || cluster.broker(1).log().contains("restored to an earlier state"));
+    expect_alive(&cluster, 1);
+    assert!(publishes_to(&client(&cluster, 1).await, "kept", 0).await);
+    wait_until("the registry's next incarnation", PATIENCE, || {
+        cluster.etcd().key(&cluster.key("cluster")).expect("there").value.contains(r#""incarnation":2"#)
+    });
+    eventually("what is not known any more to be kept and not served", async || {
+        let through = client(&cluster, 1).await;
+        places(&through, "made-since").await.is_empty() && places(&through, "deleted-since").await == [1]
+    })
+    .await;
+    assert!(
+        !publishes_to(&client(&cluster, 1).await, "deleted-since", 0).await,
+        "its data is gone: not served as empty"
+    );
+    let entries = std::fs::read_dir(cluster.broker(1).data_dir()).expect("listed").flatten();
+    let names: Vec<String> = entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    assert!(names.iter().any(|name| name.starts_with("made-since~")), "{names:?}");
+    // An operator may say that what is on disk counts.
+    cluster.broker_mut(1).stop();
+    let directory = cluster.broker(1).data_dir().display().to_string();
+    tool(&cluster, &["restore-from", &directory]).success();
+    cluster.broker_mut(1).restart();
+    assert!(publishes_to(&client(&cluster, 1).await, "made-since", 0).await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_single_broker_becomes_the_first_of_a_cluster_by_export_and_import() {
+    let test = "a_single_broker_becomes_the_first_of_a_cluster_by_export_and_import";
+    let Some(cluster) = start(test, 0) else { return };
+    let mut broker = Broker::start(BrokerOptions::new().shards(1));
+    create_and_publish(&connect(&broker).await, "views", 2).await;
+    broker.stop();
+    let data = broker.data_dir().display().to_string();
+    let registry = |broker: &Broker, arguments: &[&str], input: &[u8]| {
+        let mut command = broker.cli();
+        command.arg("registry").args(arguments);
+        run_with_input(&mut command, input, PATIENCE)
+    };
+    let exported = registry(&broker, &["export", "--data", &data], &[]).success();
+    let (endpoint, etcd) = (cluster.etcd().endpoint(), ["--etcd", "--cluster", "test"]);
+    let into = ["import", etcd[0], &endpoint, etcd[1], etcd[2]];
+    let imported = registry(&broker, &into, &exported.stdout).success();
+    assert!(imported.stderr.contains("imported 5 records"), "{}", imported.stderr);
+    let twice = registry(&broker, &into, &exported.stdout);
+    assert!(twice.stderr.contains("has keys of this cluster already"), "{}", twice.stderr);
+    let options = BrokerOptions::new().shards(1).args(["--etcd", &endpoint, "--cluster", "test"]);
+    broker.set_options(options);
+    broker.restart();
+    let through = connect(&broker).await;
+    assert_eq!(count(&through, "views").await, 6);
+    assert_eq!(soon("metadata", through.admin().describe_cluster()).await.expect("metadata").registry, "etcd");
+    assert!(publishes_to(&through, "views", 1).await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broker_whose_own_registry_is_damaged_serves_what_lies_on_its_disk() {
+    let mut broker = Broker::start(BrokerOptions::new().shards(1));
+    create_and_publish(&connect(&broker).await, "views", 2).await;
+    broker.stop();
+    let registry = broker.data_dir().join("registry.redb");
+    std::fs::write(&registry, b"not what it was").expect("written");
+    broker.restart();
+    let through = client_of(broker.addr().to_string()).await;
+    assert_eq!(count(&through, "views").await, 6);
+    assert!(publishes_to(&through, "views", 1).await);
+    let refused = soon("a refusal", through.admin().add_partitions("views", 3)).await.expect_err("nothing is changed");
+    assert!(refused.is_retryable() && refused.to_string().contains("registry restore-from"), "{refused}");
+    // Moved away, and made anew.
+    broker.stop();
+    std::fs::remove_file(&registry).expect("moved away");
+    let data = broker.data_dir().display().to_string();
+    run(broker.cli().args(["registry", "restore-from", &data]), PATIENCE).success();
+    broker.restart();
+    let through = client_of(broker.addr().to_string()).await;
+    assert_eq!(count(&through, "views").await, 7);
+    soon("an answer", through.admin().add_partitions("views", 3)).await.expect("topics can be changed again");
+}
