@@ -6,7 +6,7 @@ DATA ?= target/run
 # What `make run` passes on to the broker, such as ARGS="--listen 0.0.0.0:9400".
 ARGS ?=
 
-.PHONY: help demo run check test test-full soak bench audit
+.PHONY: help demo run cluster check test test-full soak bench audit
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -17,6 +17,9 @@ demo: ## build, publish a real log of this machine, consume it back, compare, fi
 run: ## a broker to try things on: 127.0.0.1:9400, its pages on 127.0.0.1:9390, its log in target/run
 	$(CARGO) build --locked --release --bins
 	target/release/corelane-broker --data $(DATA) $(ARGS)
+
+cluster: ## etcd and three brokers on this machine: 127.0.0.1:9401 to 9403, their logs in target/cluster; Ctrl-C stops them
+	@tools/cluster.sh $(ARGS)
 
 check: ## format, lints and documentation, without a warning
 	$(CARGO) fmt --all -- --check
