@@ -302,7 +302,7 @@ fn a_creation_that_died_is_swept_at_the_next_start() {
     let topic_id = TopicId([7; 16]);
     with_registry(&broker.data_dir(), async |store, keys| {
         let name = TopicName::new("dead").expect("a name");
-        let marker = CreatingRecord { name, partitions: 2, instance: "one that died".to_owned() };
+        let marker = CreatingRecord { name, from: 0, partitions: 2, instance: "one that died".to_owned() };
         let marked = Txn::new()
             .put(keys.key(&Key::Creating(topic_id)), marker.to_bytes())
             .put(keys.key(&Key::Partition(topic_id, 0)), b"{}".to_vec());

@@ -73,7 +73,7 @@ impl Admin {
         let mut details: Vec<_> = response.details.iter().map(PartitionDetail::from_pb).collect();
         let topic = self.info(response.topic)?;
         // Each broker knows its own.
-        details.extend(self.details_elsewhere(&topic, &details).await);
+        details.extend(Box::pin(self.details_elsewhere(&topic, &details)).await);
         details.sort_by_key(|detail| detail.partition);
         Ok(TopicDescription { topic, details })
     }

@@ -73,8 +73,9 @@ async fn publishes_to(client: &Client, topic: &str, partition: u32) -> bool {
     let builder = client.producer().delivery_timeout(Duration::from_secs(8));
     let producer = builder.build().expect("a producer");
     let record = Record::to(topic).partition(partition).value(b"one more message, 20");
-    match soon("the message to be taken", producer.send(record)).await {
-        Ok(delivery) => soon("its fate", delivery).await.is_ok(),
+    // The client's futures are large.
+    match Box::pin(soon("the message to be taken", producer.send(record))).await {
+        Ok(delivery) => Box::pin(soon("its fate", delivery)).await.is_ok(),
         Err(_) => false,
     }
 }
