@@ -43,6 +43,11 @@ pub const OUTGOING_BYTES_MAX: usize = 8 * MIB;
 pub const OUTGOING_HEAD_BYTES_MAX: usize = 256 * KIB;
 /// What is read from a file at a time to be sent, in bytes. As much again is read ahead.
 pub const SEND_PIECE_BYTES: usize = 256 * KIB;
+/// From so many bytes in a closed segment on they are sent by reference to the page cache; fewer are read and copied, which
+/// costs less.
+pub const SPLICE_BYTES_MIN: usize = 64 * KIB;
+/// Pipes of one shard that carry such bytes. All in use: bytes are read and copied.
+pub const PIPES_MAX: usize = 32;
 /// One part in so many of the arena is what reads of files for all connections of a shard may hold; the next one waits.
 pub const FILE_READS_ARENA_PART: usize = 4;
 /// After so many bytes of requests a connection lets the other tasks of the shard have their turn ...

@@ -1,10 +1,12 @@
 //! The log's disk on a shard's ring: direct I/O for segments, plain files for what is small. Small files and directory
 //! listings, which the ring does not offer, go to the executor's helper thread. Nothing here blocks the shard.
 
+use std::cell::OnceCell;
 use std::ffi::CString;
 use std::fs;
 use std::future::Future;
 use std::io::{self, Read as _, Write as _};
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -16,6 +18,7 @@ use rustix::fs::{FlockOperation, flock, fstat};
 
 use super::arena::{ShardArena, ShardChunk, ShardSlice};
 use super::operations::{Descriptor, FileCall, OnFile, OnPath, Open, PathCall, Read, Write};
+use super::pipe::{Fill, Pipe};
 use super::ring::Ring;
 
 /// How often a lock that is held is asked for again. A killed process gives its locks up when its last write has landed.
@@ -82,7 +85,7 @@ impl env::Disk for ShardDisk {
             if mode != OpenMode::Read {
                 lock(&file).await?;
             }
-            Ok(ShardFile { ring, file })
+            Ok(ShardFile { ring, file, cached: (mode == OpenMode::Read).then(Rc::default) })
         }
     }
 
@@ -186,9 +189,45 @@ fn replace_small(path: &Path, content: &[u8]) -> io::Result<()> {
 pub struct ShardFile {
     ring: Ring,
     file: Rc<Descriptor>,
+    /// A second descriptor that reads through the page cache, once it was wanted. Only files that were opened for reading
+    /// have one: nobody writes them any more.
+    cached: Option<Rc<OnceCell<Rc<Descriptor>>>>,
 }
 
 impl ShardFile {
+    /// Whether `fill` may be asked for.
+    pub fn can_fill(&self) -> bool {
+        self.cached.is_some()
+    }
+
+    /// Puts up to `bytes` bytes from `offset` on into the pipe, which must be empty, without copying them: some, if there
+    /// are any.
+    ///
+    /// # Panics
+    /// Unless `can_fill`.
+    pub fn fill(&self, pipe: Pipe, offset: u64, bytes: usize) -> impl Future<Output = io::Result<Pipe>> + 'static {
+        let file = self.clone();
+        async move {
+            let cached = file.cached.as_ref().expect("only a file that nobody writes has its pages lent");
+            let cached = match cached.get() {
+                Some(cached) => Rc::clone(cached),
+                None => Rc::clone(cached.get_or_init({
+                    let opened = file.open_again().await?;
+                    || opened
+                })),
+            };
+            file.ring.run(Fill::new(cached, offset, bytes, pipe), |_, fill| fill.take()).await
+        }
+    }
+
+    /// The same file again, to be read through the page cache. It may have been unlinked meanwhile, so no path is asked.
+    async fn open_again(&self) -> io::Result<Rc<Descriptor>> {
+        let path = c_path(Path::new(&format!("/proc/self/fd/{}", self.file.get().as_raw_fd())))?;
+        let open = Open { path, flags: libc::O_RDONLY | libc::O_CLOEXEC, mode: 0, opened: None };
+        let opened = self.ring.run(open, |_, open| open.opened.take()).await?;
+        Ok(Rc::new(Descriptor::new(opened.ok_or(io::ErrorKind::NotFound)?, self.ring.downgrade())))
+    }
+
     fn call(&self, call: FileCall) -> impl Future<Output = io::Result<()>> + 'static {
         self.ring.run(OnFile { file: Rc::clone(&self.file), call }, |_, _| ())
     }

@@ -7,6 +7,7 @@ pub mod checks;
 pub mod disk;
 pub mod env;
 mod operations;
+pub mod pipe;
 pub mod ring;
 pub mod signal;
 pub mod socket;

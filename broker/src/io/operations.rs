@@ -30,7 +30,7 @@ impl Descriptor {
         self.descriptor.as_ref().expect("taken only when dropped")
     }
 
-    fn raw(&self) -> types::Fd {
+    pub(super) fn raw(&self) -> types::Fd {
         types::Fd(self.get().as_raw_fd())
     }
 }

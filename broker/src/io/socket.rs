@@ -10,10 +10,13 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use bytes::{Buf, BytesMut};
 use futures_util::io::{AsyncRead, AsyncWrite};
 use glommio::net::{TcpListener, TcpStream};
 use rustix::net::{RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags};
 use socket2::{Domain, Protocol, SockRef, TcpKeepalive, Type};
+
+use super::pipe::Pipe;
 
 /// Connections that wait to be accepted; more are refused by the kernel.
 const BACKLOG: i32 = 1024;
@@ -27,6 +30,8 @@ const KEEPALIVE_PROBES: u32 = 6;
 const UNACKNOWLEDGED_MAX: Duration = Duration::from_mins(1);
 /// What one wait for a socket that is full sends when it ends, in bytes.
 const SEND_AFTER_WAIT_BYTES: usize = 64 << 10;
+/// What is taken out of a pipe to wait with, in bytes: copied, so little.
+const TAKEN_BYTES_MAX: usize = 16 << 10;
 
 /// Makes `count` listeners on one address: the kernel spreads connections over them. Port 0 is chosen once for all.
 ///
@@ -106,6 +111,8 @@ impl Socket {
         let socket = Self(Rc::new(Stream { stream: RefCell::new(stream), is_drained: Cell::new(true) }));
         let options = socket.descriptor();
         let options = SockRef::from(&options);
+        // Nobody but `poll_send_pipe` relies on it: the executor's own calls do not block either way.
+        options.set_nonblocking(true)?;
         options.set_tcp_nodelay(true)?;
         options.set_tcp_keepalive(
             &TcpKeepalive::new()
@@ -192,6 +199,33 @@ impl Socket {
         let first = slices.iter().find(|slice| !slice.is_empty()).map_or(&[][..], |slice| slice);
         let first = &first[..first.len().min(SEND_AFTER_WAIT_BYTES)];
         Pin::new(&mut *self.0.stream.borrow_mut()).poll_write(context, first)
+    }
+
+    /// Sends up to `bytes_max` bytes from the front of a pipe, which must hold some, without copying them. `taken` are
+    /// bytes that were taken out of the pipe to wait for room with; they go first.
+    pub fn poll_send_pipe(
+        &self,
+        context: &mut Context<'_>,
+        pipe: &mut Pipe,
+        taken: &mut BytesMut,
+        bytes_max: usize,
+    ) -> Poll<io::Result<usize>> {
+        if taken.is_empty() {
+            match pipe.splice_to(self.descriptor(), bytes_max) {
+                Ok(sent) => return Poll::Ready(Ok(sent)),
+                Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
+                Err(error) => return Poll::Ready(Err(error)),
+            }
+            // The executor has no wait for room by itself: its write of a few bytes waits and sends.
+            taken.resize(TAKEN_BYTES_MAX, 0);
+            let count = pipe.read(taken)?;
+            taken.truncate(count);
+        }
+        let polled = Pin::new(&mut *self.0.stream.borrow_mut()).poll_write(context, taken);
+        if let Poll::Ready(Ok(sent)) = polled {
+            taken.advance(sent);
+        }
+        polled
     }
 }
 

@@ -1,5 +1,5 @@
-//! Reads of the log's files that are to be sent: within a bound of memory for all connections of a shard together, so that
-//! readers that lag leave room for what arrives.
+//! Reads of the log's files that are to be sent: into memory, within a bound for all connections of a shard together, so
+//! that readers that lag leave room for what arrives; or, from segments that are closed, by reference to the page cache.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -7,12 +7,14 @@ use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
 
+use bytes::BytesMut;
 use corelane_log::Shard as LogShard;
 use corelane_log::env::{BLOCK_BYTES, Chunk, File};
 
 use crate::io::arena::ShardSlice;
 use crate::io::disk::ShardFile;
 use crate::io::env::ShardEnv;
+use crate::io::pipe::{Pipe, Pipes};
 use crate::io::signal::Signal;
 use crate::limits;
 
@@ -20,15 +22,28 @@ use crate::limits;
 pub(super) struct FileReader {
     log: LogShard<ShardEnv>,
     memory: Rc<Memory>,
+    pipes: Pipes,
 }
 
 /// A read under way.
 pub(super) type Reading = Pin<Box<dyn Future<Output = io::Result<Staged>>>>;
 
 /// Bytes that were read and wait to be sent.
-pub(super) struct Staged {
-    pub(super) slice: ShardSlice,
-    _held: Held,
+pub(super) enum Staged {
+    /// In memory.
+    Memory { slice: ShardSlice, _held: Held },
+    /// In a pipe, behind those that were taken out of it.
+    Pipe { pipe: Pipe, taken: BytesMut },
+}
+
+impl Staged {
+    /// How many bytes.
+    pub(super) fn bytes(&self) -> usize {
+        match self {
+            Self::Memory { slice, .. } => slice.len(),
+            Self::Pipe { pipe, taken } => taken.len() + pipe.bytes(),
+        }
+    }
 }
 
 struct Memory {
@@ -37,7 +52,7 @@ struct Memory {
 }
 
 /// A part of the bound, until dropped.
-struct Held {
+pub(super) struct Held {
     memory: Rc<Memory>,
     bytes: usize,
 }
@@ -63,11 +78,27 @@ impl FileReader {
     pub(super) fn new(log: LogShard<ShardEnv>, bytes_max: usize) -> Self {
         let least = limits::SEND_PIECE_BYTES + 2 * BLOCK_BYTES;
         let memory = Memory { free_bytes: Cell::new(bytes_max.max(least)), given_back: Signal::default() };
-        Self { log, memory: Rc::new(memory) }
+        Self { log, memory: Rc::new(memory), pipes: Pipes::new(limits::PIPES_MAX) }
     }
 
-    /// Reads `bytes` bytes at `offset`.
+    /// Reads up to `bytes` bytes at `offset`, at least one.
     pub(super) fn start(&self, file: ShardFile, offset: u64, bytes: usize) -> Reading {
+        if bytes >= limits::SPLICE_BYTES_MIN
+            && file.can_fill()
+            && let Some(pipe) = self.pipes.lend()
+        {
+            return Box::pin(async move {
+                let pipe = file.fill(pipe, offset, bytes).await?;
+                if pipe.bytes() == 0 {
+                    return Err(io::ErrorKind::UnexpectedEof.into());
+                }
+                Ok(Staged::Pipe { pipe, taken: BytesMut::new() })
+            });
+        }
+        self.read(file, offset, bytes.min(limits::SEND_PIECE_BYTES))
+    }
+
+    fn read(&self, file: ShardFile, offset: u64, bytes: usize) -> Reading {
         let (log, memory) = (self.log.clone(), Rc::clone(&self.memory));
         Box::pin(async move {
             let skip = (offset % BLOCK_BYTES as u64) as usize;
@@ -78,7 +109,7 @@ impl FileReader {
             if read < skip + bytes {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
-            Ok(Staged { slice: chunk.slice(skip..skip + bytes), _held: held })
+            Ok(Staged::Memory { slice: chunk.slice(skip..skip + bytes), _held: held })
         })
     }
 }

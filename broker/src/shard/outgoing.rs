@@ -19,6 +19,7 @@ use super::state::Shard;
 use super::turns::Turns;
 use crate::io::disk::ShardFile;
 use crate::io::env::ShardEnv;
+use crate::io::pipe::Pipe;
 use crate::io::signal::Signal;
 use crate::io::socket::Socket;
 use crate::limits;
@@ -177,13 +178,17 @@ impl Outgoing {
     /// Sends what is in memory from the front on. 0: nothing is.
     fn poll_send(&self, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
         let polled = {
-            let queue = self.queue.borrow();
-            let mut slices = [IoSlice::new(&[]); SLICES_MAX];
-            let count = queue.gather(&mut slices);
-            if count == 0 {
-                return Poll::Ready(Ok(0));
+            let mut queue = self.queue.borrow_mut();
+            if let Some((pipe, taken)) = queue.front_pipe() {
+                self.socket.poll_send_pipe(context, pipe, taken, limits::SEND_PIECE_BYTES)
+            } else {
+                let mut slices = [IoSlice::new(&[]); SLICES_MAX];
+                let count = queue.gather(&mut slices);
+                if count == 0 {
+                    return Poll::Ready(Ok(0));
+                }
+                self.socket.poll_send(context, &slices[..count])
             }
-            self.socket.poll_send(context, &slices[..count])
         };
         if polled.is_pending() {
             // The log's memory is not held for a reader that is slower than the socket's buffer.
@@ -234,6 +239,17 @@ impl Outgoing {
 }
 
 impl Queue {
+    /// The pipe whose bytes are next.
+    fn front_pipe(&mut self) -> Option<(&mut Pipe, &mut BytesMut)> {
+        match self.entries.front_mut() {
+            Some(Entry::Log(payload)) => match payload.staged.front_mut() {
+                Some(Staged::Pipe { pipe, taken }) => Some((pipe, taken)),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
     /// Fills `slices` from the front with what is in memory; answers how many.
     fn gather<'a>(&'a self, slices: &mut [IoSlice<'a>; SLICES_MAX]) -> usize {
         let (mut count, mut gathered) = (0, 0);
@@ -315,8 +331,8 @@ impl Queue {
         if *at != offset {
             return;
         }
-        *at += staged.slice.len() as u64;
-        *bytes -= staged.slice.len();
+        *at += staged.bytes() as u64;
+        *bytes -= staged.bytes();
         if *bytes == 0 {
             payload.pieces.pop_front();
         }
@@ -347,8 +363,13 @@ impl Entry {
             Self::Bytes(bytes) => (Some(&bytes[..]), None),
             Self::Log(payload) => (None, Some(payload)),
         };
-        let staged = payload.into_iter().flat_map(|payload| payload.staged.iter().map(|staged| &staged.slice[..]));
-        let pieces = payload.into_iter().flat_map(|payload| payload.pieces.iter());
+        let staged = payload.into_iter().flat_map(|payload| payload.staged.iter());
+        let has_pipe = payload.is_some_and(LogPayload::has_pipe);
+        let staged = staged.map_while(|staged| match staged {
+            Staged::Memory { slice, .. } => Some(&slice[..]),
+            Staged::Pipe { .. } => None,
+        });
+        let pieces = payload.filter(|_| !has_pipe).into_iter().flat_map(|payload| payload.pieces.iter());
         let pieces = pieces.map_while(|piece| match piece {
             Piece::Memory(slice) => Some(&slice[..]),
             Piece::File { .. } => None,
@@ -360,7 +381,7 @@ impl Entry {
 impl LogPayload {
     /// Bytes of which it is known where they lie.
     fn known_bytes(&self) -> usize {
-        let staged: usize = self.staged.iter().map(|staged| staged.slice.len()).sum();
+        let staged: usize = self.staged.iter().map(Staged::bytes).sum();
         staged + self.pieces.iter().map(Piece::bytes).sum::<usize>()
     }
 
@@ -372,11 +393,14 @@ impl LogPayload {
 
     fn first_in_file(&self) -> Option<(ShardFile, u64, usize)> {
         match self.pieces.front()? {
-            Piece::File { file, offset, bytes } => {
-                Some((file.clone(), *offset, (*bytes).min(limits::SEND_PIECE_BYTES)))
-            }
+            Piece::File { file, offset, bytes } => Some((file.clone(), *offset, *bytes)),
             Piece::Memory(_) => None,
         }
+    }
+
+    /// Whether some of what is staged lies in a pipe.
+    fn has_pipe(&self) -> bool {
+        self.staged.iter().any(|staged| matches!(staged, Staged::Pipe { .. }))
     }
 
     /// Takes up to `sent` bytes away from the front; answers how many.
@@ -385,11 +409,18 @@ impl LogPayload {
         let taken = left;
         self.bytes -= taken;
         self.at += taken as u64;
+        if let Some(Staged::Pipe { pipe, taken }) = self.staged.front() {
+            // What was sent has left the pipe already, and nothing else was sent with it.
+            if taken.is_empty() && pipe.bytes() == 0 {
+                self.staged.pop_front();
+            }
+            left = 0;
+        }
         while left > 0 {
-            if let Some(staged) = self.staged.front_mut() {
-                let part = left.min(staged.slice.len());
-                staged.slice = staged.slice.part(part..staged.slice.len());
-                if staged.slice.is_empty() {
+            if let Some(Staged::Memory { slice, .. }) = self.staged.front_mut() {
+                let part = left.min(slice.len());
+                *slice = slice.part(part..slice.len());
+                if slice.is_empty() {
                     self.staged.pop_front();
                 }
                 left -= part;
