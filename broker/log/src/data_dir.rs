@@ -174,6 +174,9 @@ impl<D: Disk> DataDir<D> {
                 if let Some(known) = self.read::<TopicIdentity>(&path.join(IDENTITY)).await? {
                     check_place(&path, topic.topic_id, &known)?;
                     if known == *topic {
+                        // Who made it may have been killed before its flushes: what is seen is not therefore durable.
+                        self.sync(&path).await?;
+                        self.sync(&self.path).await?;
                         return Ok(path);
                     }
                 }
@@ -246,7 +249,8 @@ impl<D: Disk> DataDir<D> {
         let mut renamed = path.clone().into_os_string();
         renamed.push(DELETED);
         match self.disk.rename(&path, Path::new(&renamed)).await {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            // Who renamed it may have been killed before the flush that follows here.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             done => done.map_err(disk_error("renaming", &path))?,
         }
         self.sync(&self.path).await
