@@ -6,7 +6,7 @@ DATA ?= target/run
 # What `make run` passes on to the broker, such as ARGS="--listen 0.0.0.0:9400".
 ARGS ?=
 
-.PHONY: help demo run cluster check test test-full soak bench audit
+.PHONY: help demo run cluster check test test-full soak mutants miri bench audit
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,6 +35,13 @@ test-full: ## every test in its long form: gigabytes instead of megabytes
 
 soak: ## random histories of the log with crashes: MINUTES=30 SEED=n
 	@tools/soak.sh
+
+mutants: ## breaks each rule of mutants/ on purpose and fails if no test notices, outside CI: MUTANT=name for one
+	@tools/mutants.sh
+
+miri: ## what is pure under Miri: the message format, the log's parts (needs a nightly toolchain with miri)
+	$(CARGO) +nightly miri test --locked --package corelane-proto --no-default-features --lib
+	$(CARGO) +nightly miri test --locked --package corelane-log --lib
 
 bench: ## a table of what this machine does: SECONDS_EACH=5
 	@tools/bench.sh

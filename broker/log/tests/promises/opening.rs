@@ -1,8 +1,8 @@
 //! Opening: what is refused, what is reported, what recovery keeps.
 
-use corelane_log::env::{Disk, Env};
+use corelane_log::env::{Disk, Env, File, OpenMode};
 use corelane_log::sim::Faults;
-use corelane_log::{AppendError, ClosedReason, OpenError, PartitionOptions};
+use corelane_log::{AppendError, CheckpointEntry, ClosedReason, OpenError, PartitionOptions};
 use corelane_proto::ids::Position;
 
 use crate::kit::*;
@@ -120,15 +120,36 @@ fn a_torn_tail_is_cut_with_a_copy_and_without_room_for_it_the_partition_serves_c
     });
 }
 
-#[test]
-fn damage_below_the_checkpoint_is_kept_and_the_log_goes_on_behind_it() {
-    let machine = with_log(7, 3);
-    let floor = machine.run(async {
+fn floor_of(machine: &Machine) -> CheckpointEntry {
+    machine.run(async {
         let (log, _) = machine.open(options()).await;
         let floor = log.checkpoint_entry();
         log.close().await.unwrap();
         floor
+    })
+}
+
+#[test]
+fn a_last_segment_that_lost_its_end_gives_no_id_a_second_time() {
+    let machine = with_log(8, 3);
+    let floor = floor_of(&machine);
+    machine.run(async {
+        let file = machine.env.disk().open(&segment_path(0), OpenMode::Write).await.unwrap();
+        file.truncate(4096).await.unwrap();
+        file.sync_data().await.unwrap();
     });
+    machine.run(async {
+        let (log, report) = machine.try_open(options(), Some(floor)).await.unwrap();
+        assert_eq!(report.damage, Some(Position(0)));
+        let next = publish_durably(&log, &set(9, &[50])).await;
+        assert!(next.first >= floor.durable_end, "{} is given again, {} was durable", next.first, floor.durable_end);
+    });
+}
+
+#[test]
+fn damage_below_the_checkpoint_is_kept_and_the_log_goes_on_behind_it() {
+    let machine = with_log(7, 3);
+    let floor = floor_of(&machine);
     // Zeros from the last message on: without the checkpoint that would be the normal end.
     machine.sim.disk().hurt(&segment_path(0), 2 * 8024..3 * 8024, |_| 0);
     machine.run(async {
