@@ -26,18 +26,21 @@ pub fn place(partitions: u32, candidates: &[Candidate]) -> Vec<u32> {
     places
 }
 
-/// The shard of a partition, by rendezvous hashing: with one shard more, only the partitions that go to it move. Panics
-/// without shards.
+/// The shard of a partition: a topic's partitions go round the shards, beginning at a place of the topic's own, so that
+/// few of them lie evenly. Each round begins a little elsewhere: else a broker that holds every second partition of a
+/// topic would use every second shard only. Panics without shards.
 pub fn shard_of(topic_id: TopicId, partition: u32, shards: u32) -> u32 {
-    let weight = |shard: u32| {
-        let (high, low) = topic_id.0.split_at(8);
-        let half = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("eight bytes"));
-        let seed =
-            mix(half(high)) ^ mix(half(low).rotate_left(32)) ^ mix(u64::from(partition) << 32 | u64::from(shard));
-        mix(seed)
-    };
-    (0..shards).max_by_key(|shard| (weight(*shard), *shard)).expect("a broker has at least one shard")
+    let (high, low) = topic_id.0.split_at(8);
+    let half = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("eight bytes"));
+    let topic_place = mix(half(high) ^ mix(half(low))) % u64::from(shards);
+    // Multiples of the golden ratio, modulo one, stay far from each other however many are left out in between.
+    let round = u64::from((partition / shards).wrapping_mul(GOLDEN_RATIO));
+    let round_place = (round * u64::from(shards)) >> 32;
+    ((topic_place + u64::from(partition) + round_place) % u64::from(shards)) as u32
 }
+
+/// The golden ratio's part behind the point, in units of 2^-32 (Knuth, "The Art of Computer Programming" 3, 6.4).
+const GOLDEN_RATIO: u32 = 0x9e37_79b9;
 
 /// The finalizer of `SplitMix64` (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014).
 fn mix(mut z: u64) -> u64 {
@@ -65,29 +68,57 @@ mod tests {
         assert!(place(0, &[broker(1, 0)]).is_empty());
     }
 
-    /// A broker of another version, or a client, must come to the same answer: these are never to change.
+    /// A broker of another version must come to the same answer: these are never to change.
     #[test]
     fn the_shard_of_a_partition_is_pinned() {
         let shards: Vec<u32> = (0..16).map(|partition| shard_of(id(1), partition, 4)).collect();
         assert_eq!(shards, PINNED);
         assert_eq!(shard_of(TopicId([0; 16]), 0, 1), 0);
+        assert_eq!(shard_of(TopicId([0xff; 16]), u32::MAX, 256), PINNED_LAST);
     }
 
-    const PINNED: [u32; 16] = [3, 3, 1, 3, 0, 3, 3, 1, 2, 2, 3, 3, 0, 2, 0, 2];
+    const PINNED: [u32; 16] = [1, 2, 3, 0, 3, 0, 1, 2, 1, 2, 3, 0, 0, 1, 2, 3];
+    const PINNED_LAST: u32 = 79;
+
+    fn per_shard(topic_id: TopicId, partitions: impl Iterator<Item = u32>, shards: u32) -> Vec<u32> {
+        let mut counts = vec![0; shards as usize];
+        for partition in partitions {
+            counts[shard_of(topic_id, partition, shards) as usize] += 1;
+        }
+        counts
+    }
 
     #[test]
-    fn partitions_are_spread_evenly_and_few_move_when_a_shard_is_added() {
-        let (mut counts, mut moved) = ([0_u32; 4], 0);
-        for topic in 0..100 {
-            for partition in 0..100 {
-                let shard = shard_of(id(topic), partition, 4);
-                counts[shard as usize] += 1;
-                let of_five = shard_of(id(topic), partition, 5);
-                moved += u32::from(of_five != shard);
-                assert!(of_five == shard || of_five == 4, "a partition moves to the new shard only");
+    fn a_topics_partitions_spread_over_the_shards_as_evenly_as_their_number_allows() {
+        for (topic, shards) in (0..50).flat_map(|topic| [1, 2, 3, 4, 7, 16, 256].map(|shards| (topic, shards))) {
+            for partitions in [1, 2, 3, shards, shards + 1, 2 * shards, 5 * shards, 1_000] {
+                let counts = per_shard(id(topic), 0..partitions, shards);
+                let (least, most) = (counts.iter().min().expect("a shard"), counts.iter().max().expect("a shard"));
+                // The last round may be a part of one, and begin where the one before ended.
+                let even = if partitions <= shards || partitions % shards == 0 { 1 } else { 2 };
+                assert!(most - least <= even, "{partitions} partitions on {shards} shards: {counts:?}");
             }
         }
-        assert!(counts.iter().all(|count| (2_300..2_700).contains(count)), "{counts:?}");
-        assert!((1_800..2_200).contains(&moved), "{moved}");
+    }
+
+    #[test]
+    fn topics_of_one_partition_spread_over_the_shards() {
+        let mut counts = [0_u32; 4];
+        for topic in 0..=255 {
+            counts[shard_of(id(topic), 0, 4) as usize] += 1;
+        }
+        assert!(counts.iter().all(|count| (40..90).contains(count)), "{counts:?}");
+    }
+
+    #[test]
+    fn the_partitions_that_one_of_several_brokers_holds_spread_over_its_shards_too() {
+        for (brokers, shards) in (1..=9).flat_map(|brokers| [2, 3, 4, 8, 16].map(|shards| (brokers, shards))) {
+            for first in 0..brokers {
+                let held = (0..2 * shards).map(|at| first + at * brokers);
+                let counts = per_shard(id(9), held, shards);
+                let most = *counts.iter().max().expect("a shard");
+                assert!(most <= 5, "one of {brokers} brokers, {shards} shards: {counts:?}");
+            }
+        }
     }
 }
