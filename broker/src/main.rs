@@ -35,6 +35,9 @@ fn main() -> ExitCode {
         Ok(config) => config,
         Err(error) => return refuse(&error),
     };
+    if let Err(error) = telemetry::logs::check(&config.log_level) {
+        return refuse(&error);
+    }
     if matches.get_flag("print-config") {
         print!("{}", config.to_toml());
         return ExitCode::SUCCESS;

@@ -425,6 +425,8 @@ fn the_effective_settings_are_printed_and_load_again() {
         );
     }
     assert!(help.contains("Examples:"));
+    let refused = run(binary().args(["--print-config", "--log-level", "x=y=z"]), PATIENCE);
+    assert!(!refused.status.success() && refused.stderr.contains("log_level: "), "{}", refused.stderr);
 }
 
 #[test]
@@ -434,6 +436,10 @@ fn the_pages_tell_health_and_figures() {
     publish_one(&broker, &views, 0);
     let get = |path: &str| http_get(broker.http_addr(), path, PATIENCE).expect("a page");
     assert_eq!((get("/health/live").status, get("/health/ready").status, get("/nothing").status), (200, 200, 404));
+    assert_eq!(get("/").status, 200);
+    for page in ["/", "/nothing"] {
+        assert!(get(page).body.contains("/metrics, /health/live and /health/ready"), "{page} says what there is");
+    }
     let metrics = get("/metrics").body;
     let sum = |name: &str| -> u64 {
         let lines = metrics.lines().filter(|line| line.starts_with(&format!("{name}{{")));

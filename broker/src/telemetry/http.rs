@@ -20,6 +20,9 @@ use tokio::time::Sleep;
 use super::metrics::CONTENT_TYPE;
 use crate::limits::{HTTP_CONNECTION_MAX, HTTP_CONNECTIONS_MAX};
 
+/// What there is to ask for.
+const PATHS: &str = "A Corelane broker. There are /metrics, /health/live and /health/ready here.\n";
+
 /// A question to the control thread's main task.
 #[derive(Debug)]
 pub enum Question {
@@ -41,9 +44,11 @@ pub struct Readiness {
 /// Serves the page until it is dropped.
 pub async fn serve(listener: TcpListener, questions: mpsc::Sender<Question>) -> io::Result<()> {
     let router = Router::new()
+        .route("/", get(async || PATHS))
         .route("/metrics", get(metrics))
         .route("/health/live", get(async || "live\n"))
         .route("/health/ready", get(ready))
+        .fallback(async || (StatusCode::NOT_FOUND, PATHS))
         .with_state(questions);
     let listener = Limited { listener, seats: Arc::new(Semaphore::new(HTTP_CONNECTIONS_MAX)) };
     axum::serve(listener, router).await
