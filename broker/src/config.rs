@@ -216,9 +216,18 @@ settings! {
     /// How far a partition may write ahead of what is flushed, in bytes (the write window).
     /// More lets a slow disk gather larger flushes; a start after a crash writes as much again for each busy partition.
     unflushed_bytes_max: ByteSize = "16MiB", "8MiB + 4KiB to 256MiB" [limits::UNFLUSHED_BYTES_MIN, limits::UNFLUSHED_BYTES_LIMIT];
-    /// Connections of one shard; the next one is closed at once, with a log line now and then.
-    /// Raise it for many clients; each idle one costs a few KiB, and a file descriptor.
+    /// Connections of one shard, so many times its shards of the broker; the next one is closed at once, with a log line now and then.
+    /// Raise it for many clients; each idle one costs a few KiB, and a file descriptor: at most half of those that the process may open are for connections.
     connections_max: u32 = "10000", "1 to 1000000" [1, 1_000_000];
+    /// Connections of one shard from one address; the next one is closed at once, with a log line now and then.
+    /// Lower it so that one machine that goes wild cannot take all places; raise it where many clients come through one address.
+    connections_per_address_max: u32 = "5000", "1 to 1000000" [1, 1_000_000];
+    /// How long a connection may stay open on which nothing happens and nothing is under way.
+    /// Shorter frees sooner what clients forgot to close; these connect again when they need to.
+    idle_timeout: Span = "10m", "1s to 365d" [limits::IDLE_TIMEOUT_MIN.as_millis(), 365 * DAY_MS];
+    /// How long a client's machine may answer nothing, neither what was sent to it nor a probe in the silence, before its connections end.
+    /// Shorter frees sooner what machines that vanished held; longer suits networks that pause.
+    peer_timeout: Span = "1m", "1s to 1h" [limits::PEER_TIMEOUT_MIN.as_millis(), limits::PEER_TIMEOUT_MAX.as_millis()];
     /// Partitions of this broker, all topics together; a creation that would pass it is refused.
     /// Each one costs a file descriptor or two and a few KiB.
     partitions_max: u32 = "20000", "1 to 1000000" [1, 1_000_000];

@@ -31,16 +31,26 @@ pub const FETCH_WAIT_MAX: Duration = Duration::from_mins(1);
 /// A connection's receive buffer when it is new, in bytes.
 pub const RECEIVE_BUFFER_BYTES_MIN: usize = KIB;
 /// What the buffer grows to while small frames come faster than it empties, in bytes. Larger payloads never go through
-/// it; a larger request message makes it longer while that is read.
+/// it; a larger request message makes it longer while that is read, as its bytes come and not before.
 pub const RECEIVE_BUFFER_BYTES_MAX: usize = 16 * KIB;
+/// What all buffers of a shard may be longer than that, together, in bytes. Reached: who needs more waits for the others,
+/// and those that do not come are late sooner.
+pub const RECEIVE_BUFFERS_EXTRA_BYTES_MAX: usize = 64 * MIB;
 /// Requests of one connection that were read and are not answered. Reached: nothing more is read.
 pub const REQUESTS_IN_FLIGHT_MAX: usize = 4096;
 /// Of these, requests other than publishes, such as long polls. Reached: nothing more is read.
 pub const WAITS_MAX: usize = 1024;
+/// Requests of all connections of a shard that wait for news (long polls); each costs about 2 KiB. Reached: the next one is
+/// answered `BUSY`, unless there is an answer at once.
+pub const SHARD_LONG_POLLS_MAX: usize = 50_000;
 /// Bytes that wait to be sent on one connection. Reached: nothing more is read. What is in flight then may still add to it.
 pub const OUTGOING_BYTES_MAX: usize = 8 * MIB;
 /// Of these, bytes that do not lie in the log. Reached: nothing more is read.
 pub const OUTGOING_HEAD_BYTES_MAX: usize = 256 * KIB;
+/// Bytes that wait to be sent on all connections of a shard and do not lie in the log. Reached: requests whose answers may
+/// be long (all but `Publish`, `Fetch` and `FindMessage`) are answered `BUSY`, and readers that are stuck are closed after
+/// `STUCK_AFTER_S` already.
+pub const SHARD_OUTGOING_HEAD_BYTES_MAX: usize = 64 * MIB;
 /// What is read from a file at a time to be sent, in bytes. As much again is read ahead.
 pub const SEND_PIECE_BYTES: usize = 256 * KIB;
 /// From so many bytes in a closed segment on they are sent by reference to the page cache; fewer are read and copied, which
@@ -61,14 +71,37 @@ pub const HAND_OVERS_MAX: usize = 256;
 /// How far a frame that has begun to arrive may fall behind `RECEIVE_BYTES_A_SECOND`, in seconds; then the connection is
 /// closed, so that memory set aside for it comes back: a few that claim much and send nothing must not hold up a shard.
 pub const RECEIVE_LAG_MAX_S: u32 = 10;
+/// The same while somebody waits for the memory of what arrives. Then it may not be silent for longer either.
+pub const RECEIVE_LAG_SCARCE_MAX_S: u32 = 2;
+/// The slowest rate at which a frame may arrive then, in bytes a second.
+pub const RECEIVE_BYTES_A_SECOND_SCARCE: usize = 64 * KIB;
+/// While more than half of a shard's arena is in use, so many bytes of a set must have come before memory is set aside for
+/// the whole of it: what has been claimed only must not keep out what is being sent.
+pub const CLAIM_PROVEN_BYTES: usize = 64 * KIB;
+/// For so long after a frame had to be closed that others waited for, in seconds, a shard believes no claim while memory is
+/// scarce: a set comes into a receive buffer first, whole.
+pub const WARY_S: u32 = 60;
 /// The slowest rate at which a frame may arrive, in bytes a second.
 pub const RECEIVE_BYTES_A_SECOND: usize = 16 * KIB;
 /// A reader that takes nothing for so long, in seconds, keeps nothing of the log in memory any more.
 pub const STUCK_AFTER_S: u32 = 2;
 /// A reader that takes nothing for so long, in seconds, is closed.
 pub const SEND_MAX_S: u32 = 30;
-/// A connection with nothing under way that sends nothing for so long, in seconds, is closed.
-pub const IDLE_MAX_S: u32 = 600;
+/// The least `idle_timeout`: the time after which a connection on which nothing happens is closed.
+pub const IDLE_TIMEOUT_MIN: Duration = Duration::from_secs(1);
+/// The least `peer_timeout`: the time after which a peer whose machine does not answer is given up.
+pub const PEER_TIMEOUT_MIN: Duration = Duration::from_secs(1);
+/// The longest `peer_timeout`.
+pub const PEER_TIMEOUT_MAX: Duration = Duration::from_hours(1);
+/// Connections together may take one part in so many of the descriptors that the process may open; the rest is for files.
+/// A larger `connections_max` is cut to that, with a warning.
+pub const CONNECTIONS_DESCRIPTORS_PART: u64 = 2;
+/// What a connection and a long poll take on the heap, in bytes, about.
+pub const CONNECTION_BYTES_ABOUT: usize = 16 * KIB;
+/// See above.
+pub const LONG_POLL_BYTES_ABOUT: usize = 2 * KIB;
+/// When clients have let go of so many bytes on the heap since they held the most, its free pages go back to the system.
+pub const RECLAIM_BYTES: usize = 16 * MIB;
 /// How long the answers of a connection that sends no more may take; then it is closed.
 pub const FINISH_ANSWERS_MAX: Duration = Duration::from_secs(5);
 
@@ -104,6 +137,8 @@ pub const ARENA_BYTES_LIMIT: usize = 64 * 1024 * MIB;
 pub const TOPIC_PARTITIONS_MAX: u32 = 10_000;
 /// Topic calls that wait for the control thread, over all shards. The next one is answered `BUSY`.
 pub const CONTROL_QUEUE_MAX: usize = 256;
+/// Topic calls that the control thread works on; the next ones wait in its queue.
+pub const CONTROL_CALLS_MAX: usize = 4_096;
 /// Messages from the control thread that wait for one shard; the control thread waits for room.
 pub const SHARD_QUEUE_MAX: usize = 1024;
 /// How long a topic call may take on the control thread before it is answered `REGISTRY_UNAVAILABLE`.
@@ -176,7 +211,7 @@ pub const STOP_MAX: Duration = Duration::from_secs(9);
 /// Connections to the HTTP page; the next one waits.
 pub const HTTP_CONNECTIONS_MAX: usize = 32;
 /// How long a connection to the HTTP page may last; it is closed then, whatever it does.
-pub const HTTP_CONNECTION_MAX: Duration = Duration::from_mins(1);
+pub const HTTP_CONNECTION_MAX: Duration = Duration::from_secs(10);
 /// How long a page waits for a shard's figures; a shard that does not answer is named as not ready.
 pub const SHARD_ANSWER_MAX: Duration = Duration::from_secs(2);
 
@@ -222,6 +257,24 @@ const _: () = assert!(
     "a file can be read ahead from within its part of the arena"
 );
 const _: () = assert!(WAITS_MAX < REQUESTS_IN_FLIGHT_MAX, "waits leave room for publishes");
+const _: () = assert!(WAITS_MAX < SHARD_LONG_POLLS_MAX, "one connection cannot take all the long polls of a shard");
+const _: () = assert!(
+    REQUEST_PROTO_BYTES_MAX - RECEIVE_BUFFER_BYTES_MAX < RECEIVE_BUFFERS_EXTRA_BYTES_MAX,
+    "the largest request fits into what the buffers of a shard may be longer"
+);
+const _: () = assert!(
+    CLAIM_PROVEN_BYTES < SET_BYTES_LIMIT && 2 * SET_BYTES_LIMIT <= RECEIVE_BUFFERS_EXTRA_BYTES_MAX,
+    "two largest sets fit into what the buffers of a shard may be longer"
+);
+const _: () = assert!(
+    OUTGOING_HEAD_BYTES_MAX < SHARD_OUTGOING_HEAD_BYTES_MAX,
+    "one connection cannot take all that a shard holds to be sent"
+);
+const _: () = assert!(
+    RECEIVE_LAG_SCARCE_MAX_S < RECEIVE_LAG_MAX_S && RECEIVE_BYTES_A_SECOND_SCARCE > RECEIVE_BYTES_A_SECOND,
+    "patience is shorter where memory is scarce"
+);
+const _: () = assert!(PEER_TIMEOUT_MIN.as_millis() < PEER_TIMEOUT_MAX.as_millis(), "the time-out of peers has a range");
 const _: () = assert!(RECEIVE_BUFFER_BYTES_MIN <= RECEIVE_BUFFER_BYTES_MAX, "a receive buffer grows");
 const _: () = assert!(STOP_ANSWERS_MAX.as_secs() < STOP_MAX.as_secs(), "a stop has time left to flush");
 const _: () = assert!(STUCK_AFTER_S < SEND_MAX_S, "a stuck reader's memory comes back before it is closed");

@@ -162,6 +162,22 @@ pub struct ShardFigures {
     pub refused: u64,
     /// Connections.
     pub connections: u64,
+    /// How many the shard takes.
+    pub connections_max: u64,
+    /// Connections accepted since the start, those that were refused included.
+    pub accepted: u64,
+    /// Connections refused since the start, by [`Refusal`].
+    pub refused_connections: [u64; Refusal::ALL.len()],
+    /// Connections that the broker closed since the start, by [`Closing`].
+    pub closed_connections: [u64; Closing::ALL.len()],
+    /// Requests answered `BUSY` since the start because a limit of the shard was reached.
+    pub busy: u64,
+    /// Requests that wait for news.
+    pub long_polls: u64,
+    /// Bytes that wait to be sent and do not lie in the log.
+    pub outgoing_head_bytes: u64,
+    /// What receive buffers have grown to beyond their usual size, in bytes.
+    pub receive_extra_bytes: u64,
     /// The arena's size, in bytes.
     pub arena_bytes: u64,
     /// What of it is used, the hot tails included, in bytes.
@@ -174,6 +190,58 @@ pub struct ShardFigures {
     pub fetched_bytes: u64,
     /// Fetches answered since the start.
     pub fetches: u64,
+}
+
+/// Why a new connection was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// `connections_max` is reached.
+    Connections,
+    /// `connections_per_address_max` is reached.
+    Address,
+    /// The shard that it wants has too many to take over.
+    HandOvers,
+}
+
+impl Refusal {
+    /// All of them, in the order of their numbers, with the names that the metrics page gives them.
+    pub const ALL: [(Self, &'static str); 3] = [
+        (Self::Connections, "connections_max"),
+        (Self::Address, "connections_per_address_max"),
+        (Self::HandOvers, "hand_overs"),
+    ];
+}
+
+/// Why the broker closed a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Closing {
+    /// It said no Hello in time.
+    NoHello,
+    /// It does not speak the protocol.
+    NotTheProtocol,
+    /// A frame that cannot be right.
+    BadFrame,
+    /// A frame that does not arrive.
+    FrameLate,
+    /// It takes no answers.
+    Stuck,
+    /// Nothing happened on it for long.
+    Idle,
+    /// Its machine does not answer.
+    PeerGone,
+}
+
+impl Closing {
+    /// All of them, in the order of their numbers, with the names that the metrics page gives them.
+    pub const ALL: [(Self, &'static str); 7] = [
+        (Self::NoHello, "no_hello"),
+        (Self::NotTheProtocol, "not_the_protocol"),
+        (Self::BadFrame, "bad_frame"),
+        (Self::FrameLate, "frame_late"),
+        (Self::Stuck, "stuck_reader"),
+        (Self::Idle, "idle"),
+        (Self::PeerGone, "peer_gone"),
+    ];
 }
 
 /// To the control thread, from a shard, on behalf of a client.

@@ -164,8 +164,8 @@ impl<E: Env> Shard<E> {
         total - total / limits::ARENA_RESERVE_PART
     }
 
-    /// Whether more than half of the arena is in use and cannot be given back: then nobody asks for more than is needed.
-    pub(crate) fn is_memory_scarce(&self) -> bool {
+    /// Whether more than half of the arena is in use and cannot be given back: then nobody should ask for more than is needed.
+    pub fn is_memory_scarce(&self) -> bool {
         let arena = self.env().arena();
         arena.bytes_used().saturating_sub(self.inner.evictable_bytes.get()) > arena.bytes_total() / 2
     }

@@ -7,6 +7,7 @@ mod disk;
 mod follow;
 mod host;
 mod hosted;
+mod means;
 mod member;
 mod open;
 mod remembered;

@@ -6,7 +6,8 @@ use std::net::SocketAddr;
 use std::path::Path;
 
 use super::disk;
-use super::start::{StartError, Starting, check};
+use super::means::{MadeDirs, connections_max};
+use super::start::{StartError, Starting, check, shard_count};
 use crate::config::Config;
 use crate::io::checks;
 use crate::registry::embedded::{EmbeddedOptions, EmbeddedStore};
@@ -14,19 +15,24 @@ use crate::registry::etcd::{EtcdOptions, EtcdStore, EtcdTls};
 use crate::registry::keys::Keys;
 use crate::registry::nowhere::Nowhere;
 use crate::registry::store::StoreError;
+use crate::shard::boot;
 
 /// Runs a broker until it is told to stop by SIGTERM or SIGINT.
-pub fn run(config: Config) -> Result<(), StartError> {
+pub fn run(mut config: Config) -> Result<(), StartError> {
     check(checks::check_io_uring())?;
-    check(checks::check_memlock())?;
-    check(checks::check_data_dir(&config.data))?;
-    if let Err(warning) = checks::raise_descriptor_limit() {
-        tracing::warn!("{warning}");
-    }
-    let lock = check(disk::lock(&config.data))?;
+    check(checks::check_memlock(shard_count(config.shards)))?;
+    config.connections_max = connections_max(&config);
     let listen = check(config.listen.resolve().map_err(|reason| format!("listen: {reason}")))?;
+    boot::check_port(listen)?;
     warn_if_open("listen", listen);
     let http = check(bind_http(&config))?;
+    let made = MadeDirs::beyond(&config.data);
+    check(checks::check_data_dir(&config.data))?;
+    let lock = check(disk::lock(&config.data))?;
+    made.keep();
+    if checks::is_in_memory(&config.data) {
+        tracing::warn!(data = %config.data.display(), "the data directory lies in memory: the machine forgets it when it stops; put it on a disk");
+    }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = check(runtime.map_err(|error| format!("the control thread's runtime cannot be made: {error}")))?;
     let local = tokio::task::LocalSet::new();

@@ -18,7 +18,7 @@ use super::follow::{follow, watch_over};
 use super::member::{LEAVE_MAX, Member};
 use super::remembered::remember;
 use super::start::StartError;
-use crate::limits::{HTTP_CONNECTIONS_MAX, STOP_MAX, SWEEP_INTERVAL};
+use crate::limits::{CONTROL_CALLS_MAX, HTTP_CONNECTIONS_MAX, STOP_MAX, SWEEP_INTERVAL};
 use crate::messages::{ToControl, ToShard};
 use crate::registry::store::Store;
 use crate::registry::topics::Sweeper;
@@ -108,7 +108,7 @@ async fn answer_calls<S: Store>(control: Rc<Control<S>>, calls: Receiver<ToContr
     let mut answering = FuturesUnordered::new();
     loop {
         tokio::select! {
-            call = calls.recv() => match call {
+            call = calls.recv(), if answering.len() < CONTROL_CALLS_MAX => match call {
                 Ok(call) => answering.push(Rc::clone(&control).answer(call)),
                 Err(_) => return,
             },

@@ -19,7 +19,7 @@ use super::run::{Running, Signals};
 use super::standing::Standing;
 use super::{Control, remembered, topic_config};
 use crate::config::{AutoCount, Config, HostPort};
-use crate::limits::{CONTROL_QUEUE_MAX, SHARDS_MAX};
+use crate::limits::{CONTROL_QUEUE_MAX, SEND_MAX_S, SHARDS_MAX};
 use crate::messages::{Metadata, ToShard};
 use crate::registry::keys::Keys;
 use crate::registry::membership::{IdentityError, Membership, choose_cluster};
@@ -97,6 +97,10 @@ impl<S: Store> Starting<S> {
             floors: floors_by_shard(&floors, shard_count),
             arena_bytes: config.arena_bytes.0 as usize,
             connections_max: config.connections_max as usize,
+            connections_per_address_max: config.connections_per_address_max as usize,
+            peer_timeout: config.peer_timeout.0,
+            send_max_s: SEND_MAX_S,
+            idle_max_s: config.idle_timeout.0.as_secs() as u32,
             control: control_sender,
         })?;
         let instance = format!("{:032x}", fastrand::u128(..));
@@ -345,7 +349,7 @@ fn floors_by_shard(floors: &Floors, shards: usize) -> Vec<Vec<CheckpointEntry>> 
 }
 
 /// The shards to run: by default the cores that this process may use, by affinity and cgroup quota.
-fn shard_count(setting: AutoCount) -> usize {
+pub(super) fn shard_count(setting: AutoCount) -> usize {
     match setting {
         AutoCount::Fixed(count) => count as usize,
         AutoCount::Auto => std::thread::available_parallelism().map_or(1, usize::from).min(SHARDS_MAX),

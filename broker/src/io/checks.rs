@@ -12,8 +12,17 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::arena::ShardArena;
 
-/// What an executor needs of the memlock limit, in bytes: glommio refuses to start below.
-pub const MEMLOCK_BYTES_MIN: u64 = 512 << 10;
+/// The least memlock limit with which glommio starts at all, in bytes.
+const MEMLOCK_BYTES_MIN: u64 = 512 << 10;
+/// What one shard's rings and their buffers are charged against that limit, in bytes: about 360 KiB, and room for those of
+/// a broker that has just ended, which the kernel gives back a little later. It counts all shards of a user together. The
+/// arena is not in it: it is registered where there is room, and works without.
+const SHARD_MEMLOCK_BYTES: u64 = 512 << 10;
+/// The capability whose holder is not charged (capabilities(7)).
+const CAP_IPC_LOCK: u32 = 14;
+/// How whoever reads it raises the limit.
+pub const MEMLOCK_REMEDY: &str =
+    "raise the memlock limit (systemd: LimitMEMLOCK=infinity; a shell: ulimit -l unlimited)";
 /// Descriptors that a broker wants at least.
 const DESCRIPTORS_MIN: u64 = 4096;
 
@@ -28,9 +37,7 @@ pub fn check_io_uring() -> Result<(), String> {
                               container use a seccomp profile that allows io_uring_setup, io_uring_enter and \
                               io_uring_register"
             .to_owned(),
-        Some(libc::ENOMEM) => "io_uring gets no memory; raise the memlock limit (systemd: LimitMEMLOCK=infinity; \
-                               a shell: ulimit -l unlimited)"
-            .to_owned(),
+        Some(libc::ENOMEM) => format!("io_uring gets no memory; {MEMLOCK_REMEDY}"),
         _ => format!("io_uring cannot be set up: {error}"),
     })?;
     let mut probe = Probe::new();
@@ -51,20 +58,30 @@ pub fn check_io_uring() -> Result<(), String> {
     }
 }
 
-/// Whether the memlock limit lets the executors start.
+/// Whether the memlock limit lets so many shards start.
 ///
 /// # Errors
 /// One line with cause and remedy.
-pub fn check_memlock() -> Result<(), String> {
+pub fn check_memlock(shards: usize) -> Result<(), String> {
+    let needed = if is_charged_for_memory() { shards as u64 * SHARD_MEMLOCK_BYTES } else { 0 };
+    let needed = needed.max(MEMLOCK_BYTES_MIN);
     match getrlimit(Resource::Memlock).current {
-        Some(bytes) if bytes < MEMLOCK_BYTES_MIN => Err(format!(
-            "the memlock limit is {} KiB and at least {} are needed; raise it (systemd: LimitMEMLOCK=8M; a shell: \
-             ulimit -l 8192)",
+        Some(bytes) if bytes < needed => Err(format!(
+            "the memlock limit is {} KiB and {} are needed for {shards} shards; {MEMLOCK_REMEDY}, or start with fewer \
+             --shards",
             bytes >> 10,
-            MEMLOCK_BYTES_MIN >> 10
+            needed >> 10
         )),
         _ => Ok(()),
     }
+}
+
+/// Whether the memlock limit is for this process: it is not for one that may lock as it likes.
+fn is_charged_for_memory() -> bool {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let effective = effective.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    effective & (1 << CAP_IPC_LOCK) == 0
 }
 
 /// Raises the limit of open descriptors to what the system allows this process, and says so if that is little.
@@ -82,6 +99,11 @@ pub fn raise_descriptor_limit() -> Result<u64, String> {
         )),
         current => Ok(current.unwrap_or(u64::MAX)),
     }
+}
+
+/// How many descriptors this process may open now.
+pub fn descriptor_limit() -> u64 {
+    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
 /// Whether `dir`, which is made if absent, can be written with direct I/O in the log's blocks.
@@ -114,6 +136,13 @@ pub fn check_data_dir(dir: &Path) -> Result<(), String> {
     }
 }
 
+/// Whether `dir` lies in memory, which the machine forgets when it stops.
+pub fn is_in_memory(dir: &Path) -> bool {
+    // statfs(2): the magic numbers of tmpfs and ramfs.
+    const IN_MEMORY: [rustix::fs::FsWord; 2] = [0x0102_1994, 0x8584_58f6];
+    rustix::fs::statfs(dir).is_ok_and(|found| IN_MEMORY.contains(&found.f_type))
+}
+
 fn write_direct(path: &Path) -> io::Result<()> {
     let mut file =
         OpenOptions::new().write(true).create_new(true).mode(0o600).custom_flags(libc::O_DIRECT).open(path)?;
@@ -131,7 +160,7 @@ mod tests {
     #[test]
     fn this_machine_passes_as_far_as_tests_need_it() {
         assert_eq!(check_io_uring(), Ok(()));
-        assert_eq!(check_memlock(), Ok(()));
+        assert_eq!(check_memlock(1), Ok(()));
         let dir = TestDir::new("checks");
         assert_eq!(check_data_dir(&dir.join("new/deep")), Ok(()));
         assert_eq!(fs::read_dir(dir.join("new/deep")).expect("made").count(), 0, "the probe stayed behind");

@@ -6,6 +6,7 @@ mod buddy;
 pub mod checks;
 pub mod disk;
 pub mod env;
+pub mod memory;
 mod operations;
 pub mod pipe;
 pub mod ring;

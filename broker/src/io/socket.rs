@@ -20,14 +20,10 @@ use super::pipe::Pipe;
 
 /// Connections that wait to be accepted; more are refused by the kernel.
 const BACKLOG: i32 = 1024;
-/// A silent connection is probed after so long ...
-const KEEPALIVE_AFTER: Duration = Duration::from_mins(1);
-/// ... and again and again, so long apart ...
-const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
-/// ... so often; then it is dead.
-const KEEPALIVE_PROBES: u32 = 6;
-/// What was sent and is not acknowledged by the peer's machine for so long ends the connection.
-const UNACKNOWLEDGED_MAX: Duration = Duration::from_mins(1);
+/// A peer that is silent for one part in so many of the time-out is probed ...
+const KEEPALIVE_AFTER_PART: u32 = 2;
+/// ... again and again, one part in so many apart.
+const KEEPALIVE_INTERVAL_PART: u32 = 6;
 /// What one wait for a socket that is full sends when it ends, in bytes.
 const SEND_AFTER_WAIT_BYTES: usize = 64 << 10;
 /// What is taken out of a pipe to wait with, in bytes: copied, so little.
@@ -68,13 +64,16 @@ pub fn local_address(socket: &OwnedFd) -> io::Result<SocketAddr> {
 }
 
 /// A shard's listener.
-pub struct Listener(TcpListener);
+pub struct Listener {
+    listener: TcpListener,
+    peer_timeout: Duration,
+}
 
 impl Listener {
-    /// Takes a listening socket over. Must be called on a glommio executor.
-    pub fn new(socket: OwnedFd) -> Self {
+    /// Takes a listening socket over. Must be called on a glommio executor. `peer_timeout` is for its connections.
+    pub fn new(socket: OwnedFd, peer_timeout: Duration) -> Self {
         // SAFETY: the descriptor is a listening socket that is given up here; the listener owns and closes it.
-        Self(unsafe { TcpListener::from_raw_fd(socket.into_raw_fd()) })
+        Self { listener: unsafe { TcpListener::from_raw_fd(socket.into_raw_fd()) }, peer_timeout }
     }
 
     /// The next connection.
@@ -82,8 +81,8 @@ impl Listener {
     /// # Errors
     /// What `accept` answers; with too many open files, trying again at once does not help.
     pub async fn accept(&self) -> io::Result<Socket> {
-        let stream = self.0.accept().await.map_err(io::Error::from)?;
-        Socket::from_stream(stream)
+        let stream = self.listener.accept().await.map_err(io::Error::from)?;
+        Socket::from_stream(stream, self.peer_timeout)
     }
 }
 
@@ -99,28 +98,30 @@ struct Stream {
 
 impl Socket {
     /// Takes a connected socket over, which another executor may have accepted. Must be called on a glommio executor.
+    /// When the peer's machine answers nothing for `peer_timeout`, neither what was sent nor a probe in the silence, the
+    /// connection ends with `TimedOut`: a sixth of that time later at most, or a second.
     ///
     /// # Errors
     /// When its options cannot be set.
-    pub fn new(socket: OwnedFd) -> io::Result<Self> {
+    pub fn new(socket: OwnedFd, peer_timeout: Duration) -> io::Result<Self> {
         // SAFETY: the descriptor is a connected socket that is given up here; the stream owns and closes it.
-        Self::from_stream(unsafe { TcpStream::from_raw_fd(socket.into_raw_fd()) })
+        Self::from_stream(unsafe { TcpStream::from_raw_fd(socket.into_raw_fd()) }, peer_timeout)
     }
 
-    fn from_stream(stream: TcpStream) -> io::Result<Self> {
+    fn from_stream(stream: TcpStream, peer_timeout: Duration) -> io::Result<Self> {
         let socket = Self(Rc::new(Stream { stream: RefCell::new(stream), is_drained: Cell::new(true) }));
         let options = socket.descriptor();
         let options = SockRef::from(&options);
         // Nobody but `poll_send_pipe` relies on it: the executor's own calls do not block either way.
         options.set_nonblocking(true)?;
         options.set_tcp_nodelay(true)?;
+        // The kernel counts these two in whole seconds.
+        let part = |parts| (peer_timeout / parts).max(Duration::from_secs(1));
         options.set_tcp_keepalive(
-            &TcpKeepalive::new()
-                .with_time(KEEPALIVE_AFTER)
-                .with_interval(KEEPALIVE_INTERVAL)
-                .with_retries(KEEPALIVE_PROBES),
+            &TcpKeepalive::new().with_time(part(KEEPALIVE_AFTER_PART)).with_interval(part(KEEPALIVE_INTERVAL_PART)),
         )?;
-        options.set_tcp_user_timeout(Some(UNACKNOWLEDGED_MAX))?;
+        // With this time-out set, it and not the number of probes decides when a silent peer is given up.
+        options.set_tcp_user_timeout(Some(peer_timeout))?;
         Ok(socket)
     }
 

@@ -3,6 +3,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::BytesMut;
@@ -12,6 +13,7 @@ use corelane_proto::ids::{Epoch, Position};
 use prost::Message;
 
 use crate::io::env::ShardEnv;
+use crate::limits::SHARD_LONG_POLLS_MAX;
 use crate::messages::{Failure, Metadata, PartitionKey, ToControl};
 
 /// A partition on this shard.
@@ -62,11 +64,23 @@ pub struct ShardContext {
     pub control: async_channel::Sender<ToControl>,
     /// Set when the shard stops: requests are answered STOPPING.
     pub is_stopping: Cell<bool>,
+    /// Requests of all connections that wait for news.
+    pub long_polls: LongPolls,
     /// Counters.
     pub counters: Counters,
 }
 
 impl ShardContext {
+    /// Begins a wait for news, for one of the requests that `connection` counts; BUSY when too many wait on this shard.
+    pub fn begin_long_poll(&self, connection: &LongPolls) -> Result<[LongPoll; 2], Failure> {
+        if self.long_polls.count() >= SHARD_LONG_POLLS_MAX {
+            Counters::add(&self.counters.busy, 1);
+            let sentence = "too many requests wait for news here; ask again after a pause, or ask for no wait";
+            return Err(Failure::new(Status::Busy, sentence));
+        }
+        Ok([self.long_polls.begin(), connection.begin()])
+    }
+
     /// What clients are told now.
     pub fn metadata(&self) -> Arc<Metadata> {
         Arc::clone(&self.metadata.borrow())
@@ -84,12 +98,75 @@ pub struct Counters {
     pub fetched_bytes: Cell<u64>,
     /// Fetches answered.
     pub fetches: Cell<u64>,
+    /// Requests answered `BUSY` because a limit of the shard was reached.
+    pub busy: Cell<u64>,
 }
 
 impl Counters {
     /// Adds to a counter.
     pub fn add(counter: &Cell<u64>, amount: u64) {
         counter.set(counter.get() + amount);
+    }
+}
+
+/// A number that goes up and down, and the highest that it was since that was asked.
+#[derive(Debug, Default)]
+pub struct Level {
+    now: Cell<usize>,
+    highest: Cell<usize>,
+}
+
+impl Level {
+    /// The number.
+    pub fn get(&self) -> usize {
+        self.now.get()
+    }
+
+    /// One more.
+    pub fn rise(&self) {
+        self.now.set(self.now.get() + 1);
+        self.highest.set(self.highest.get().max(self.now.get()));
+    }
+
+    /// One less.
+    pub fn fall(&self) {
+        self.now.set(self.now.get() - 1);
+    }
+
+    /// The highest since the last call.
+    pub fn take_highest(&self) -> usize {
+        self.highest.replace(self.now.get())
+    }
+}
+
+/// Counts requests that wait for news. Clones share the count.
+#[derive(Clone, Debug, Default)]
+pub struct LongPolls(Rc<Level>);
+
+/// One request that waits for news, as long as it lives.
+#[derive(Debug)]
+pub struct LongPoll(Rc<Level>);
+
+impl LongPolls {
+    /// How many wait.
+    pub fn count(&self) -> usize {
+        self.0.get()
+    }
+
+    /// How many waited at most since the last call.
+    pub fn take_highest(&self) -> usize {
+        self.0.take_highest()
+    }
+
+    fn begin(&self) -> LongPoll {
+        self.0.rise();
+        LongPoll(Rc::clone(&self.0))
+    }
+}
+
+impl Drop for LongPoll {
+    fn drop(&mut self) {
+        self.0.fall();
     }
 }
 

@@ -11,15 +11,15 @@ use corelane_proto::ids::Position;
 use corelane_proto::pb;
 use futures_util::future::{Either, select};
 
-use super::context::{Counters, LogBytes, Partition, Reply, ShardContext};
+use super::context::{Counters, LogBytes, LongPolls, Partition, Reply, ShardContext};
 use super::invalid_field;
 use super::locate::{locate, out_of_range, read_failure};
 use crate::limits::{FETCH_BYTES_MAX, FETCH_WAIT_MAX};
 use crate::messages::Failure;
 
-/// Answers a Fetch. Dropped with its connection, and its wait with it.
-pub async fn fetch(context: Rc<ShardContext>, request: pb::FetchRequest) -> Reply {
-    match try_fetch(&context, &request).await {
+/// Answers a Fetch of a connection that counts its waits in `waits`. Dropped with its connection, and its wait with it.
+pub async fn fetch(context: Rc<ShardContext>, waits: LongPolls, request: pb::FetchRequest) -> Reply {
+    match try_fetch(&context, &waits, &request).await {
         Ok(reply) => {
             Counters::add(&context.counters.fetches, 1);
             Counters::add(&context.counters.fetched_bytes, reply.payload_bytes() as u64);
@@ -29,7 +29,7 @@ pub async fn fetch(context: Rc<ShardContext>, request: pb::FetchRequest) -> Repl
     }
 }
 
-async fn try_fetch(context: &ShardContext, request: &pb::FetchRequest) -> Result<Reply, Failure> {
+async fn try_fetch(context: &ShardContext, waits: &LongPolls, request: &pb::FetchRequest) -> Result<Reply, Failure> {
     let (_, partition) = locate(context, &request.topic_id, request.partition, request.epoch)?;
     let bytes_max = (request.max_bytes as usize).min(FETCH_BYTES_MAX);
     if bytes_max == 0 {
@@ -42,7 +42,11 @@ async fn try_fetch(context: &ShardContext, request: &pb::FetchRequest) -> Result
     }
     if position >= bounds.visible_end {
         let wait = Duration::from_millis(u64::from(request.max_wait_ms)).min(FETCH_WAIT_MAX);
-        bounds = wait_visible(context, &partition, position, wait).await.map_err(|error| read_failure(&error))?;
+        if !wait.is_zero() {
+            let _waiting = context.begin_long_poll(waits)?;
+            let waited = wait_visible(context, &partition, position, wait).await;
+            bounds = waited.map_err(|error| read_failure(&error))?;
+        }
     }
     if position >= bounds.visible_end {
         return Ok(Reply::ok(&response(bounds, position)));
@@ -69,9 +73,6 @@ async fn wait_visible(
     position: Position,
     wait: Duration,
 ) -> Result<Bounds, ReadError> {
-    if wait.is_zero() {
-        return Ok(partition.bounds());
-    }
     match select(pin!(partition.wait_visible(position)), pin!(context.env.sleep(wait))).await {
         Either::Left((bounds, _)) => bounds,
         Either::Right(_) => Ok(partition.bounds()),

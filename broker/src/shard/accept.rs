@@ -14,12 +14,13 @@ use futures_util::future::{Either, select};
 use prost::Message;
 
 use super::activity::{Activity, Ending};
+use super::admission::Place;
 use super::connection::Connection;
 use super::receiver::Receiver;
 use super::state::{Attempt, HandOver, Shard};
 use crate::io::socket::{Listener, Socket};
 use crate::limits;
-use crate::messages::Failure;
+use crate::messages::{Closing, Failure, Refusal};
 
 /// How long accepting rests when the system has no more descriptors or memory for a connection.
 const ACCEPT_REST: Duration = Duration::from_millis(100);
@@ -30,14 +31,14 @@ const HTTP_HINT: &str = "This port speaks the Corelane protocol. Pages are at th
 pub(super) async fn accept_all(shard: Rc<Shard>, listener: Listener) {
     loop {
         match listener.accept().await {
-            Ok(socket) if shard.connection_count() >= shard.connections_max => {
-                let max = shard.connections_max;
-                shard.noise.warn(|| format!("closed a new connection: connections_max ({max}) is reached"));
-                drop(socket);
-            }
             Ok(socket) => {
-                let shard = Rc::clone(&shard);
-                glommio::spawn_local(greet(shard, socket)).detach();
+                shard.admission.accepted();
+                match shard.admission.admit(socket.peer().map(|peer| peer.ip())) {
+                    Ok(place) => drop(glommio::spawn_local(greet(Rc::clone(&shard), socket, place)).detach()),
+                    Err(refusal) => shard.noise.warn(|| {
+                        format!("closed a new connection from {}: {}", peer(&socket), shard.admission.explain(refusal))
+                    }),
+                }
             }
             Err(error) => {
                 shard.noise.warn(|| format!("a connection cannot be accepted: {error}"));
@@ -52,12 +53,23 @@ pub(super) async fn accept_all(shard: Rc<Shard>, listener: Listener) {
 /// Serves connections that other shards accepted.
 pub(super) async fn take_over_all(shard: Rc<Shard>, inbox: async_channel::Receiver<HandOver>) {
     while let Ok(HandOver { socket, correlation, hello }) = inbox.recv().await {
-        match Socket::new(socket) {
+        match Socket::new(socket, shard.peer_timeout) {
             Ok(socket) => {
                 let shard = Rc::clone(&shard);
-                glommio::spawn_local(async move { serve(&shard, socket, correlation, &hello).await }).detach();
+                glommio::spawn_local(take_over(shard, socket, correlation, hello)).detach();
             }
             Err(error) => shard.noise.warn(|| format!("a connection cannot be taken over: {error}")),
+        }
+    }
+}
+
+async fn take_over(shard: Rc<Shard>, socket: Socket, correlation: u32, hello: pb::HelloRequest) {
+    match shard.admission.admit(socket.peer().map(|peer| peer.ip())) {
+        Ok(_place) => serve(&shard, socket, correlation, &hello).await,
+        Err(refusal) => {
+            let reason = shard.admission.explain(refusal);
+            shard.noise.warn(|| format!("a connection from {} is not taken over: {reason}", peer(&socket)));
+            answer(&socket, correlation, &Failure::new(Status::Busy, format!("{reason}; try again later"))).await;
         }
     }
 }
@@ -74,20 +86,20 @@ enum First {
     Nothing,
 }
 
-async fn greet(shard: Rc<Shard>, socket: Socket) {
-    shard.strangers.set(shard.strangers.get() + 1);
+async fn greet(shard: Rc<Shard>, socket: Socket, _place: Place) {
     let first = within(limits::HELLO_MAX, read_hello(&shard, &socket)).await;
-    shard.strangers.set(shard.strangers.get() - 1);
     let (correlation, hello) = match first {
         Some(Ok(First::Hello { correlation, hello })) => (correlation, hello),
         Some(Ok(First::Noise(what))) => {
             let peer = peer(&socket);
+            shard.admission.closed(Closing::NotTheProtocol);
             shard.noise.warn(|| format!("closed a connection from {peer}: {what}"));
             return;
         }
         Some(Ok(First::Nothing) | Err(_)) => return,
         None => {
             let peer = peer(&socket);
+            shard.admission.closed(Closing::NoHello);
             shard.noise.warn(|| format!("closed a connection from {peer}: no Hello within {:?}", limits::HELLO_MAX));
             return;
         }
@@ -212,7 +224,8 @@ async fn answer(socket: &Socket, correlation: u32, failure: &Failure) {
 async fn hand_over(shard: &Shard, socket: Socket, wanted: u32, correlation: u32, hello: pb::HelloRequest) {
     let sent = socket.duplicate().map_err(|error| error.to_string()).and_then(|duplicate| {
         let hand_over = HandOver { socket: duplicate, correlation, hello };
-        shard.peers[wanted as usize].try_send(hand_over).map_err(|_| "it has too many to take".to_owned())
+        let sent = shard.peers[wanted as usize].try_send(hand_over);
+        sent.map_err(|_| shard.admission.explain(shard.admission.refuse(Refusal::HandOvers)))
     });
     if let Err(reason) = sent {
         shard.noise.warn(|| format!("a connection cannot be handed to shard {wanted}: {reason}"));
@@ -235,7 +248,7 @@ async fn serve(shard: &Rc<Shard>, socket: Socket, correlation: u32, hello: &pb::
             connection.outgoing.push_heads(|out| {
                 frame::encode_response(out, Status::Ok, correlation, &hello_response(shard), 0);
             });
-            let mut receiver = Receiver::new(socket, Rc::clone(&connection.activity));
+            let mut receiver = Receiver::new(socket, Rc::clone(&connection.activity), shard.receive_extra.clone());
             connection.serve(&mut receiver).await;
         }
         Err(failure) => answer(&socket, correlation, &failure).await,

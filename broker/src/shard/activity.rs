@@ -31,6 +31,8 @@ pub(super) struct Activity {
     frame_since: Cell<Option<u32>>,
     /// Bytes received since then.
     frame_bytes: Cell<usize>,
+    /// Whether the rest of it has to wait for memory.
+    is_held_up: Cell<bool>,
 }
 
 impl Activity {
@@ -44,7 +46,14 @@ impl Activity {
             sent_at: Cell::new(now),
             frame_since: Cell::new(None),
             frame_bytes: Cell::new(0),
+            is_held_up: Cell::new(false),
         }
+    }
+
+    /// Whether the frame that is being received has to wait for memory.
+    pub(super) fn hold_up(&self, is_held_up: bool) {
+        self.is_held_up.set(is_held_up);
+        self.received_at.set(self.tick.get());
     }
 
     /// Begins to end; an earlier, gentler end is overruled.
@@ -84,6 +93,8 @@ impl Activity {
         if self.frame_since.get().is_none() {
             self.frame_since.set(Some(self.tick.get()));
             self.frame_bytes.set(0);
+            // Until now it was perhaps us who did not read.
+            self.received_at.set(self.tick.get());
         }
     }
 
@@ -91,12 +102,20 @@ impl Activity {
         self.frame_since.set(None);
     }
 
-    /// Whether the frame that is being received arrives too slowly, or not at all.
-    pub(super) fn is_frame_late(&self) -> bool {
+    /// Whether the frame that is being received arrives too slowly, or not at all. It is awaited less long while memory is
+    /// scarce.
+    pub(super) fn is_frame_late(&self, is_memory_scarce: bool) -> bool {
         let Some(since) = self.frame_since.get() else { return false };
-        let deserved_s = self.frame_bytes.get() / limits::RECEIVE_BYTES_A_SECOND;
-        let patience_s = deserved_s.saturating_add(limits::RECEIVE_LAG_MAX_S as usize);
-        self.tick.get().wrapping_sub(since) as usize > patience_s
+        let is_behind = |bytes_a_second: usize, lag_max_s: u32| {
+            let patience_s = (self.frame_bytes.get() / bytes_a_second).saturating_add(lag_max_s as usize);
+            self.tick.get().wrapping_sub(since) as usize > patience_s
+        };
+        // Whoever waits for memory is not read from.
+        let is_scarce = is_memory_scarce && !self.is_held_up.get();
+        is_behind(limits::RECEIVE_BYTES_A_SECOND, limits::RECEIVE_LAG_MAX_S)
+            || is_scarce
+                && (self.silent_s() > limits::RECEIVE_LAG_SCARCE_MAX_S
+                    || is_behind(limits::RECEIVE_BYTES_A_SECOND_SCARCE, limits::RECEIVE_LAG_SCARCE_MAX_S))
     }
 
     /// Seconds since the last byte was received.
@@ -115,23 +134,38 @@ mod tests {
     use super::*;
 
     /// Seconds until a frame counts as late that gets so many bytes each second.
-    fn late_after_s(bytes_a_second: usize) -> Option<u32> {
+    fn late_after_s(bytes_a_second: usize, is_memory_scarce: bool) -> Option<u32> {
         let tick = Rc::new(Cell::new(u32::MAX - 5));
         let activity = Activity::new(Rc::clone(&tick));
         (1..1000).find(|_| {
             tick.set(tick.get().wrapping_add(1));
             activity.begin_frame();
             activity.received(bytes_a_second);
-            activity.is_frame_late()
+            activity.is_frame_late(is_memory_scarce)
         })
     }
 
     #[test]
     fn a_frame_that_claims_much_and_sends_little_is_late_soon_whatever_it_claims() {
-        assert_eq!(late_after_s(0), Some(limits::RECEIVE_LAG_MAX_S + 2));
-        assert_eq!(late_after_s(1), Some(limits::RECEIVE_LAG_MAX_S + 2), "a drip does not put it off");
-        assert!(late_after_s(limits::RECEIVE_BYTES_A_SECOND / 2).is_some_and(|s| s < 3 * limits::RECEIVE_LAG_MAX_S));
-        assert_eq!(late_after_s(limits::RECEIVE_BYTES_A_SECOND), None);
+        assert_eq!(late_after_s(0, false), Some(limits::RECEIVE_LAG_MAX_S + 2));
+        assert_eq!(late_after_s(1, false), Some(limits::RECEIVE_LAG_MAX_S + 2), "a drip does not put it off");
+        assert_eq!(late_after_s(0, true), Some(limits::RECEIVE_LAG_SCARCE_MAX_S + 2));
+        let half_rate = late_after_s(limits::RECEIVE_BYTES_A_SECOND / 2, false);
+        assert!(half_rate.is_some_and(|s| s < 3 * limits::RECEIVE_LAG_MAX_S));
+        assert_eq!(late_after_s(limits::RECEIVE_BYTES_A_SECOND, false), None);
+        assert_eq!(late_after_s(limits::RECEIVE_BYTES_A_SECOND_SCARCE, true), None);
+    }
+
+    #[test]
+    fn a_frame_that_began_well_is_late_soon_once_it_is_silent_and_others_wait_for_memory() {
+        let tick = Rc::new(Cell::new(0));
+        let activity = Activity::new(Rc::clone(&tick));
+        activity.begin_frame();
+        activity.received(1 << 20);
+        tick.set(limits::RECEIVE_LAG_SCARCE_MAX_S + 1);
+        assert!(!activity.is_frame_late(false) && activity.is_frame_late(true));
+        activity.hold_up(true);
+        assert!(!activity.is_frame_late(true), "it is us who does not read");
     }
 
     #[test]
@@ -141,8 +175,8 @@ mod tests {
         activity.begin_frame();
         activity.end_frame();
         tick.set(1000);
-        assert!(!activity.is_frame_late());
+        assert!(!activity.is_frame_late(true));
         activity.begin_frame();
-        assert!(!activity.is_frame_late(), "each frame counts for itself");
+        assert!(!activity.is_frame_late(true), "each frame counts for itself");
     }
 }

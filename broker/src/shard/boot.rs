@@ -2,6 +2,7 @@
 //! what each does with the control thread's messages until it is told to stop.
 
 use std::cell::{Cell, RefCell};
+use std::fmt::Write as _;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -21,16 +22,21 @@ use slab::Slab;
 
 use super::accept::{accept_all, take_over_all};
 use super::activity::Ending;
+use super::admission::Admission;
+use super::budget::Budget;
 use super::file_reader::FileReader;
 use super::noise::Noise;
+use super::reclaim::Reclaim;
 use super::state::{HandOver, Shard};
 use super::turns::Turns;
+use crate::io::checks::MEMLOCK_REMEDY;
 use crate::io::env::ShardEnv;
+use crate::io::memory;
 use crate::io::signal::Signal;
 use crate::io::socket::{self, Listener};
 use crate::limits;
 use crate::messages::{Metadata, ShardFigures, ToControl, ToShard};
-use crate::service::context::{Counters, Identity, Owned, ShardContext};
+use crate::service::context::{Counters, Identity, LongPolls, Owned, ShardContext};
 
 /// When the executor interrupts its tasks to look after its rings, if they have not let it before: see `turns`.
 const PREEMPT_AFTER: Duration = Duration::from_millis(100);
@@ -42,9 +48,9 @@ const PORT_PATIENCE: Duration = Duration::from_secs(2);
 /// How long a shard's seat may stay free before another thread is started for it, and how many are.
 const SEAT_PATIENCE: Duration = Duration::from_millis(500);
 const SEAT_OFFERS_MAX: usize = 100;
-/// What glommio takes for its own buffers, which only its helpers use, in bytes. It is charged three times against the
-/// memlock limit.
-const EXECUTOR_MEMORY_BYTES: usize = 128 << 10;
+/// What glommio takes for its own buffers, which only its helpers use, in bytes: the least that it takes, since it is
+/// charged three times against the memlock limit.
+const EXECUTOR_MEMORY_BYTES: usize = 64 << 10;
 /// Entries of each of glommio's rings.
 const EXECUTOR_RING_DEPTH: usize = 256;
 
@@ -74,6 +80,14 @@ pub struct BootOptions {
     pub arena_bytes: usize,
     /// Connections of each shard.
     pub connections_max: usize,
+    /// Of these, from one address.
+    pub connections_per_address_max: usize,
+    /// How long a peer's machine may not answer before its connections end.
+    pub peer_timeout: Duration,
+    /// How long a reader may take nothing before its connection ends, in seconds.
+    pub send_max_s: u32,
+    /// How long nothing may happen on a connection before it ends, in seconds.
+    pub idle_max_s: u32,
     /// To the control thread.
     pub control: Sender<ToControl>,
 }
@@ -153,6 +167,14 @@ pub fn start(options: &BootOptions) -> Result<Shards, BootError> {
     Ok(shards)
 }
 
+/// Whether the port can be had, asked before anything is made. Waits a little like a start.
+///
+/// # Errors
+/// When it cannot.
+pub fn check_port(address: SocketAddr) -> Result<(), BootError> {
+    listen(address, 1).map(drop).map_err(|source| BootError::Listen { address, source })
+}
+
 /// Takes the port; waits a little for one that a broker killed just now still holds.
 fn listen(address: SocketAddr, shards: usize) -> io::Result<(SocketAddr, Vec<OwnedFd>)> {
     let began = Instant::now();
@@ -193,7 +215,12 @@ impl Starting {
     }
 
     fn error(&self, reason: impl Into<String>) -> BootError {
-        BootError::Shard { shard: self.shard, reason: reason.into() }
+        let mut reason = reason.into();
+        if reason.contains(&io::Error::from_raw_os_error(libc::ENOMEM).to_string()) {
+            // Other processes of the same user may have used up what the check found to be enough.
+            let _ = write!(reason, "; {MEMLOCK_REMEDY}");
+        }
+        BootError::Shard { shard: self.shard, reason }
     }
 
     /// Starts a thread that takes the seat.
@@ -308,6 +335,7 @@ impl Seat {
             metadata: RefCell::new(Arc::new(Metadata::default())),
             control: options.control,
             is_stopping: Cell::new(false),
+            long_polls: LongPolls::default(),
             counters: Counters::default(),
         });
         let shard = Rc::new(Shard {
@@ -318,12 +346,18 @@ impl Seat {
             starts: options.starts,
             carried: RefCell::new(carried),
             has_served: Cell::new(false),
-            connections_max: options.connections_max,
+            admission: Admission::new(options.connections_max, options.connections_per_address_max),
+            peer_timeout: options.peer_timeout,
+            send_max_s: options.send_max_s,
+            idle_max_s: options.idle_max_s,
             connections: RefCell::new(Slab::new()),
             connection_left: Signal::default(),
-            strangers: Cell::new(0),
             sessions: RefCell::default(),
             peers: self.peers,
+            receive_extra: Budget::new(limits::RECEIVE_BUFFERS_EXTRA_BYTES_MAX),
+            outgoing_heads: Rc::default(),
+            reclaim: Reclaim::default(),
+            wary_since: Cell::new(None),
             tick: Rc::default(),
             noise: Noise::default(),
             turns,
@@ -370,7 +404,7 @@ impl Seated {
     fn accept(&mut self) -> Vec<glommio::Task<()>> {
         let Some(listener) = self.listener.take() else { return Vec::new() };
         vec![
-            glommio::spawn_local(accept_all(Rc::clone(&self.shard), Listener::new(listener))),
+            glommio::spawn_local(accept_all(Rc::clone(&self.shard), Listener::new(listener, self.shard.peer_timeout))),
             glommio::spawn_local(take_over_all(Rc::clone(&self.shard), self.inbox.clone())),
         ]
     }
@@ -407,11 +441,20 @@ impl Shard {
         let context = &self.context;
         let partitions = context.partitions.borrow();
         let refused = partitions.values().filter(|owned| matches!(owned, Owned::Refused(_))).count() as u64;
+        let (accepted, refused_connections, closed_connections) = self.admission.totals();
         ShardFigures {
             shard: context.identity.shard,
             partitions: partitions.len() as u64 - refused,
             refused,
-            connections: self.connection_count() as u64,
+            connections: self.admission.taken() as u64,
+            connections_max: self.admission.connections_max() as u64,
+            accepted,
+            refused_connections,
+            closed_connections,
+            busy: context.counters.busy.get(),
+            long_polls: context.long_polls.count() as u64,
+            outgoing_head_bytes: self.outgoing_heads.get() as u64,
+            receive_extra_bytes: self.receive_extra.held_bytes() as u64,
             arena_bytes: context.env.arena().bytes_total() as u64,
             arena_used_bytes: context.env.arena().bytes_used() as u64,
             published_bytes: context.counters.published_bytes.get(),
@@ -441,13 +484,17 @@ impl Shard {
     }
 }
 
-/// Once a second: counts the tick, gives back the memory of readers that are stuck, closes what has not moved for too long.
+/// Once a second: counts the tick, gives back the memory of readers that are stuck and of crowds that have left, closes what
+/// has not moved for too long.
 async fn sweep(shard: Rc<Shard>) {
     loop {
         glommio::timer::sleep(Duration::from_secs(1)).await;
         shard.tick.set(shard.tick.get().wrapping_add(1));
         for connection in shard.all_connections() {
             connection.sweep();
+        }
+        if shard.is_reclaim_due() {
+            memory::give_back_free();
         }
     }
 }

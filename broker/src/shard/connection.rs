@@ -26,9 +26,9 @@ use super::state::Shard;
 use crate::io::signal::Signal;
 use crate::io::socket::Socket;
 use crate::limits;
-use crate::messages::{Failure, PartitionKey};
+use crate::messages::{Closing, Failure, PartitionKey};
 use crate::service;
-use crate::service::context::{Reply, Sequences};
+use crate::service::context::{Counters, LongPolls, Reply, Sequences};
 
 type Work = Pin<Box<dyn Future<Output = ()>>>;
 
@@ -43,6 +43,8 @@ pub(super) struct Connection {
     in_flight: Cell<usize>,
     /// Of these, publishes.
     publishes: Cell<usize>,
+    /// Of the others, those that wait for news.
+    long_polls: LongPolls,
     /// What waits beside the read loop.
     work: RefCell<FuturesUnordered<Work>>,
     work_waker: Cell<Option<Waker>>,
@@ -64,6 +66,7 @@ impl Connection {
             sequences: Sequences::default(),
             in_flight: Cell::new(0),
             publishes: Cell::new(0),
+            long_polls: LongPolls::default(),
             work: RefCell::default(),
             work_waker: Cell::new(None),
             durable: RefCell::default(),
@@ -118,22 +121,31 @@ impl Connection {
 
     /// Once a second: memory and patience of a connection that does not move.
     pub(super) fn sweep(&self) {
-        if self.activity.is_frame_late() {
-            let peer = self.peer();
-            self.shard.noise.warn(|| format!("closed a connection from {peer}: a frame does not arrive"));
-            self.end(Ending::AtOnce);
+        let is_awaited = self.shard.is_memory_awaited();
+        if self.activity.is_frame_late(is_awaited) {
+            if is_awaited {
+                self.shard.be_wary();
+            }
+            self.close(Closing::FrameLate, "a frame does not arrive");
         } else if self.outgoing.bytes() > 0 {
             let stuck_s = self.activity.unsent_s();
             if stuck_s >= limits::STUCK_AFTER_S {
                 self.outgoing.release_memory();
             }
-            if stuck_s >= limits::SEND_MAX_S {
-                let peer = self.peer();
-                self.shard.noise.warn(|| format!("closed a connection from {peer}: it reads nothing"));
-                self.end(Ending::AtOnce);
+            let holds_up_others = self.shard.is_outgoing_full() && self.outgoing.head_bytes() > 0;
+            if stuck_s >= if holds_up_others { limits::STUCK_AFTER_S } else { self.shard.send_max_s } {
+                self.close(Closing::Stuck, "it reads nothing");
             }
-        } else if self.in_flight.get() == 0 && self.activity.silent_s() >= limits::IDLE_MAX_S {
-            tracing::debug!(peer = self.peer(), "closed an idle connection");
+        } else if self.in_flight.get() == 0 && self.activity.silent_s() >= self.shard.idle_max_s {
+            self.close(Closing::Idle, "nothing happens on it");
+        }
+    }
+
+    /// Ends the connection at once, with a line in the log and a count.
+    fn close(&self, why: Closing, what: &str) {
+        if self.activity.ending() < Ending::AtOnce {
+            self.shard.admission.closed(why);
+            self.shard.noise.warn(|| format!("closed a connection from {}: {what}", self.peer()));
             self.end(Ending::AtOnce);
         }
     }
@@ -154,6 +166,9 @@ impl Connection {
         self.ended.notify();
         if let Err(error) = &outcome {
             tracing::debug!(%error, "a connection ends");
+            if error.kind() == io::ErrorKind::TimedOut {
+                self.shard.admission.closed(Closing::PeerGone);
+            }
         }
         if outcome.is_ok() || self.activity.ending() == Ending::Orderly {
             self.finish_answers().await;
@@ -164,10 +179,12 @@ impl Connection {
         drop(self.durable.take());
     }
 
-    /// The peer sends no more, but may still read: publishes are answered, waits are dropped.
+    /// The peer sends no more, but may still read: all is answered but what waits for news.
     async fn finish_answers(&self) {
         let finished = async {
-            while (self.publishes.get() > 0 || self.outgoing.bytes() > 0) && self.activity.ending() != Ending::AtOnce {
+            while (self.in_flight.get() > self.long_polls.count() || self.outgoing.bytes() > 0)
+                && self.activity.ending() != Ending::AtOnce
+            {
                 self.outgoing.drained.wait().await;
             }
         };
@@ -245,7 +262,7 @@ impl Connection {
     }
 
     fn bad_frame(&self, what: &str) -> io::Error {
-        self.shard.noise.warn(|| format!("closed a connection from {}: {what}", self.peer()));
+        self.close(Closing::BadFrame, what);
         io::ErrorKind::InvalidData.into()
     }
 
@@ -275,7 +292,11 @@ impl Connection {
             Some(Method::Fetch) => {
                 let request =
                     pb::FetchRequest::decode(proto).map_err(|_| invalid("the request message cannot be parsed"))?;
-                Ok(Box::pin(service::fetch::fetch(context, request)))
+                Ok(Box::pin(service::fetch::fetch(context, self.long_polls.clone(), request)))
+            }
+            Some(method) if method != Method::FindMessage && self.shard.is_outgoing_full() => {
+                Counters::add(&context.counters.busy, 1);
+                Err(Failure::new(Status::Busy, "too much waits to be sent here; try again after a pause"))
             }
             Some(method) => Ok(Box::pin(service::call(context, method, proto.to_vec()))),
         }
@@ -330,6 +351,10 @@ impl Connection {
             Ok(admitted) => admitted,
             Err(failure) => return self.read_past(receiver, correlation, set_bytes, failure).await,
         };
+        let proof_bytes = self.proof_bytes(set_bytes);
+        if proof_bytes > 0 && !receiver.fill(proof_bytes).await? {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
         let landing = match select(pin!(service::publish::landing(&admitted)), pin!(self.activity.until_ending())).await
         {
             Either::Left((landing, _)) => landing,
@@ -358,6 +383,17 @@ impl Connection {
             }
         }
         Ok(())
+    }
+
+    /// How much of a set must have come before memory of the log's is set aside for it.
+    fn proof_bytes(&self, set_bytes: usize) -> usize {
+        if set_bytes <= limits::CLAIM_PROVEN_BYTES || !self.shard.log.is_memory_scarce() {
+            0
+        } else if self.shard.is_wary() {
+            set_bytes
+        } else {
+            limits::CLAIM_PROVEN_BYTES
+        }
     }
 
     pub(super) fn forget_durable(&self, key: &PartitionKey) {

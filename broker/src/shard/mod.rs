@@ -3,7 +3,9 @@
 
 mod accept;
 mod activity;
+mod admission;
 pub mod boot;
+mod budget;
 mod connection;
 mod durable;
 mod file_reader;
@@ -11,5 +13,6 @@ mod noise;
 mod outgoing;
 mod partitions;
 mod receiver;
+mod reclaim;
 mod state;
 mod turns;

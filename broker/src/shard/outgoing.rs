@@ -2,7 +2,7 @@
 //! Pieces of the log are sent from memory where they are there, read ahead where they are not; a reader that is stuck
 //! keeps none of it in memory.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
@@ -37,6 +37,8 @@ pub(super) struct Outgoing {
     reader: Rc<FileReader>,
     turns: Rc<Turns>,
     queue: RefCell<Queue>,
+    /// The bytes held in the queues of all connections of the shard.
+    shard_heads: Rc<Cell<usize>>,
     filled: Signal,
     /// Notified when the queue has become shorter.
     pub(super) drained: Signal,
@@ -86,6 +88,7 @@ impl Outgoing {
             reader: Rc::clone(&shard.file_reader),
             turns: Rc::clone(&shard.turns),
             queue: RefCell::default(),
+            shard_heads: Rc::clone(&shard.outgoing_heads),
             filled: Signal::default(),
             drained: Signal::default(),
         }
@@ -94,6 +97,11 @@ impl Outgoing {
     /// Bytes that wait.
     pub(super) fn bytes(&self) -> usize {
         self.queue.borrow().bytes
+    }
+
+    /// Of these, bytes that do not lie in the log.
+    pub(super) fn head_bytes(&self) -> usize {
+        self.queue.borrow().head_bytes
     }
 
     /// Whether so much waits that no more should be asked for.
@@ -116,6 +124,7 @@ impl Outgoing {
         queue.bytes += added;
         queue.head_bytes += added;
         drop(queue);
+        self.shard_heads.set(self.shard_heads.get() + added);
         self.filled.notify();
     }
 
@@ -167,7 +176,8 @@ impl Outgoing {
                 continue;
             }
             self.activity.sent();
-            self.queue.borrow_mut().consume(sent);
+            let heads_sent = self.queue.borrow_mut().consume(sent);
+            self.shard_heads.set(self.shard_heads.get() - heads_sent);
             self.drained.notify();
             if sent >= limits::SEND_PIECE_BYTES {
                 self.turns.pass().await;
@@ -238,6 +248,12 @@ impl Outgoing {
     }
 }
 
+impl Drop for Outgoing {
+    fn drop(&mut self) {
+        self.shard_heads.set(self.shard_heads.get() - self.queue.get_mut().head_bytes);
+    }
+}
+
 impl Queue {
     /// The pipe whose bytes are next.
     fn front_pipe(&mut self) -> Option<(&mut Pipe, &mut BytesMut)> {
@@ -271,8 +287,9 @@ impl Queue {
         count
     }
 
-    /// Takes away what was sent.
-    fn consume(&mut self, sent: usize) {
+    /// Takes away what was sent; answers how much of it was held here.
+    fn consume(&mut self, sent: usize) -> usize {
+        let heads_before = self.head_bytes;
         self.bytes -= sent;
         let mut left = sent;
         while left > 0 {
@@ -294,6 +311,7 @@ impl Queue {
                 self.entries.pop_front();
             }
         }
+        heads_before - self.head_bytes
     }
 
     /// The payload at the front, or right behind a head.

@@ -4,12 +4,15 @@
 use std::cell::Cell;
 use std::future::poll_fn;
 use std::io;
+use std::pin::pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use corelane_log::Landing;
+use futures_util::future::{Either, select};
 
 use super::activity::Activity;
+use super::budget::{Budget, Held};
 use crate::io::env::ShardEnv;
 use crate::io::socket::Socket;
 use crate::limits;
@@ -28,12 +31,17 @@ pub(super) struct Receiver {
     start: usize,
     end: usize,
     payloads_are_large: Cell<bool>,
+    /// What buffers longer than usual may take, of all connections of the shard.
+    extra: Budget,
+    /// What this one has of it, growing part by part.
+    extra_held: Vec<Held>,
 }
 
 impl Receiver {
-    pub(super) fn new(socket: Socket, activity: Rc<Activity>) -> Self {
+    pub(super) fn new(socket: Socket, activity: Rc<Activity>, extra: Budget) -> Self {
         let buffer = vec![0; limits::RECEIVE_BUFFER_BYTES_MIN];
-        Self { socket, activity, buffer, start: 0, end: 0, payloads_are_large: Cell::new(false) }
+        let payloads_are_large = Cell::new(false);
+        Self { socket, activity, buffer, start: 0, end: 0, payloads_are_large, extra, extra_held: Vec::new() }
     }
 
     /// Receives until at least `bytes` bytes are buffered. `false`: the peer finished before the first of them.
@@ -42,7 +50,7 @@ impl Receiver {
             if self.end > self.start {
                 self.activity.begin_frame();
             }
-            self.make_room(bytes);
+            self.make_room(bytes).await?;
             let room = self.room(bytes);
             let (socket, activity) = (&self.socket, &self.activity);
             let space = &mut self.buffer[self.end..self.end + room];
@@ -112,19 +120,43 @@ impl Receiver {
         (self.buffer.len() - self.end).min(wanted.max(bytes.saturating_sub(self.end - self.start)))
     }
 
-    /// Makes room for `bytes` bytes from `start` on. The buffer grows while small frames come faster than it empties.
-    fn make_room(&mut self, bytes: usize) {
+    /// Makes room for more of `bytes` bytes from `start` on. The buffer grows while small frames come faster than it
+    /// empties, and for a large request as its bytes come: a claim alone costs nothing.
+    async fn make_room(&mut self, bytes: usize) -> io::Result<()> {
         let is_full = self.end == self.buffer.len();
         self.buffer.copy_within(self.start..self.end, 0);
         (self.start, self.end) = (0, self.end - self.start);
-        if bytes > self.buffer.len() {
-            self.buffer.resize(bytes.next_power_of_two(), 0);
-        } else if is_full && !self.payloads_are_large.get() && self.buffer.len() < limits::RECEIVE_BUFFER_BYTES_MAX {
-            self.buffer.resize(self.buffer.len() * 2, 0);
-        } else if self.end == 0 && self.buffer.len() > limits::RECEIVE_BUFFER_BYTES_MAX {
+        let length = self.buffer.len();
+        if bytes > length && self.end == length {
+            self.take_extra(2 * length).await?;
+            self.buffer.resize(2 * length, 0);
+        } else if is_full && !self.payloads_are_large.get() && length < limits::RECEIVE_BUFFER_BYTES_MAX {
+            self.buffer.resize(2 * length, 0);
+        } else if self.end == 0 && length > limits::RECEIVE_BUFFER_BYTES_MAX {
             // A large request has passed.
             self.buffer = vec![0; limits::RECEIVE_BUFFER_BYTES_MAX];
+            self.extra_held.clear();
         }
+        Ok(())
+    }
+
+    /// Waits until the buffer may be `length` bytes long.
+    async fn take_extra(&mut self, length: usize) -> io::Result<()> {
+        let beyond = |length: usize| length.saturating_sub(limits::RECEIVE_BUFFER_BYTES_MAX);
+        let bytes = beyond(length) - beyond(self.buffer.len());
+        if bytes == 0 {
+            return Ok(());
+        }
+        self.activity.hold_up(true);
+        let taking = pin!(self.extra.take(bytes));
+        let ending = pin!(self.activity.until_ending());
+        let taken = match select(taking, ending).await {
+            Either::Left((held, _)) => Ok(held),
+            Either::Right(_) => Err(io::Error::from(io::ErrorKind::ConnectionAborted)),
+        };
+        self.activity.hold_up(false);
+        self.extra_held.push(taken?);
+        Ok(())
     }
 }
 

@@ -5,17 +5,22 @@ use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::rc::Rc;
+use std::time::Duration;
 
 use corelane_log::{CheckpointEntry, Shard as LogShard};
 use corelane_proto::pb;
 use slab::Slab;
 
+use super::admission::Admission;
+use super::budget::Budget;
 use super::connection::Connection;
 use super::file_reader::FileReader;
 use super::noise::Noise;
+use super::reclaim::{Held, Reclaim};
 use super::turns::Turns;
 use crate::io::env::ShardEnv;
 use crate::io::signal::Signal;
+use crate::limits;
 use crate::messages::PartitionKey;
 use crate::service::context::ShardContext;
 
@@ -45,17 +50,28 @@ pub(super) struct Shard {
     pub(super) carried: RefCell<HashMap<PartitionKey, CheckpointEntry>>,
     /// Set once every partition was opened, as far as it could be.
     pub(super) has_served: Cell<bool>,
-    pub(super) connections_max: usize,
+    pub(super) admission: Admission,
+    /// How long a peer's machine may not answer.
+    pub(super) peer_timeout: Duration,
+    /// How long a reader may take nothing, in seconds.
+    pub(super) send_max_s: u32,
+    /// How long nothing may happen on a connection, in seconds.
+    pub(super) idle_max_s: u32,
     pub(super) connections: RefCell<Slab<Rc<Connection>>>,
     /// Notified when a connection has gone.
     pub(super) connection_left: Signal,
-    /// Connections that have not said Hello yet.
-    pub(super) strangers: Cell<usize>,
     /// Per session its connections.
     pub(super) sessions: RefCell<HashMap<Vec<u8>, Vec<Attempt>>>,
     /// To the other shards, by number.
     pub(super) peers: Vec<async_channel::Sender<HandOver>>,
     pub(super) file_reader: Rc<FileReader>,
+    /// What receive buffers may grow to beyond their usual size.
+    pub(super) receive_extra: Budget,
+    /// Bytes that wait to be sent on all connections and do not lie in the log.
+    pub(super) outgoing_heads: Rc<Cell<usize>>,
+    pub(super) reclaim: Reclaim,
+    /// The tick at which a frame that does not come was closed since others waited for its memory.
+    pub(super) wary_since: Cell<Option<u32>>,
     /// Counted once a second.
     pub(super) tick: Rc<Cell<u32>>,
     pub(super) noise: Noise,
@@ -63,9 +79,33 @@ pub(super) struct Shard {
 }
 
 impl Shard {
-    /// Connections, those that have not said Hello included.
-    pub(super) fn connection_count(&self) -> usize {
-        self.connections.borrow().len() + self.strangers.get()
+    /// Whether somebody waits for memory that others may hold for what does not come.
+    pub(super) fn is_memory_awaited(&self) -> bool {
+        self.log.is_memory_awaited() || self.receive_extra.is_awaited()
+    }
+
+    /// Claims turned out to be empty, and held up others.
+    pub(super) fn be_wary(&self) {
+        self.wary_since.set(Some(self.tick.get()));
+    }
+
+    /// Whether that was not long ago.
+    pub(super) fn is_wary(&self) -> bool {
+        self.wary_since.get().is_some_and(|since| self.tick.get().wrapping_sub(since) <= limits::WARY_S)
+    }
+
+    /// Whether so much waits to be sent that no more long answers should be made.
+    pub(super) fn is_outgoing_full(&self) -> bool {
+        self.outgoing_heads.get() >= limits::SHARD_OUTGOING_HEAD_BYTES_MAX
+    }
+
+    /// Whether clients have let go of so much on the heap that it is to be given back. Asked now and then.
+    pub(super) fn is_reclaim_due(&self) -> bool {
+        let buffered_bytes = self.outgoing_heads.get() + self.receive_extra.held_bytes();
+        let (connections, long_polls) = (self.admission.taken(), self.context.long_polls.count());
+        let now = Held { connections, long_polls, buffered_bytes };
+        let (connections, long_polls) = (self.admission.take_highest(), self.context.long_polls.take_highest());
+        self.reclaim.is_due(now, Held { connections, long_polls, buffered_bytes })
     }
 
     /// Every connection now.

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use crate::messages::ShardFigures;
+use crate::messages::{Closing, Refusal, ShardFigures};
 
 /// What the page tells.
 #[derive(Clone, Debug, Default)]
@@ -33,10 +33,22 @@ pub struct Snapshot {
 /// How a shard's metric is read: its name, its kind, what it means, where the shard's figures have it.
 type ShardMetric = (&'static str, &'static str, &'static str, fn(&ShardFigures) -> u64);
 
-const SHARD_METRICS: [ShardMetric; 9] = [
+const SHARD_METRICS: [ShardMetric; 15] = [
     ("corelane_partitions", "gauge", "Partitions that serve.", |shard| shard.partitions),
     ("corelane_partitions_refused", "gauge", "Partitions that an operator must look at.", |shard| shard.refused),
     ("corelane_connections", "gauge", "Client connections.", |shard| shard.connections),
+    ("corelane_connections_max", "gauge", "Client connections that the shard takes.", |shard| shard.connections_max),
+    ("corelane_connections_accepted_total", "counter", "Connections accepted, refused ones included.", |shard| {
+        shard.accepted
+    }),
+    ("corelane_long_polls", "gauge", "Requests that wait for news.", |shard| shard.long_polls),
+    ("corelane_busy_total", "counter", "Requests answered BUSY since a limit was reached.", |shard| shard.busy),
+    ("corelane_outgoing_bytes", "gauge", "Answers that wait to be sent, without bytes of the log.", |shard| {
+        shard.outgoing_head_bytes
+    }),
+    ("corelane_receive_extra_bytes", "gauge", "What receive buffers have beyond their usual size.", |shard| {
+        shard.receive_extra_bytes
+    }),
     ("corelane_arena_bytes", "gauge", "Size of the shard's arena.", |shard| shard.arena_bytes),
     ("corelane_arena_used_bytes", "gauge", "Arena memory in use, hot tails included.", |shard| shard.arena_used_bytes),
     ("corelane_published_bytes_total", "counter", "Bytes received in published sets.", |shard| shard.published_bytes),
@@ -82,7 +94,34 @@ pub fn render(snapshot: &Snapshot) -> String {
             let _ = writeln!(text, "{name}{{shard=\"{}\"}} {}", shard.shard, value(shard));
         }
     }
+    by_reason(
+        &mut text,
+        ("corelane_connections_refused_total", "Connections refused, by the limit that was reached."),
+        snapshot,
+        |shard| Refusal::ALL.iter().map(|(_, name)| *name).zip(shard.refused_connections).collect(),
+    );
+    by_reason(
+        &mut text,
+        ("corelane_connections_closed_total", "Connections that the broker closed, by the reason."),
+        snapshot,
+        |shard| Closing::ALL.iter().map(|(_, name)| *name).zip(shard.closed_connections).collect(),
+    );
     text
+}
+
+/// A counter of each shard for each of several reasons.
+fn by_reason(
+    text: &mut String,
+    (name, help): (&str, &str),
+    snapshot: &Snapshot,
+    counts: impl Fn(&ShardFigures) -> Vec<(&'static str, u64)>,
+) {
+    head(text, name, "counter", help);
+    for shard in &snapshot.shards {
+        for (reason, count) in counts(shard) {
+            let _ = writeln!(text, "{name}{{shard=\"{}\",reason=\"{reason}\"}} {count}", shard.shard);
+        }
+    }
 }
 
 fn head(text: &mut String, name: &str, kind: &str, help: &str) {

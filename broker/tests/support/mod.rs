@@ -166,6 +166,11 @@ impl Bench {
             arena_bytes: 32 << 20,
             floors: Vec::new(),
             connections_max: CONNECTIONS_MAX,
+            connections_per_address_max: CONNECTIONS_MAX,
+            peer_timeout: PATIENCE,
+            // These tests run on busy machines: nothing that they hold up for long is to be closed for it.
+            send_max_s: u32::MAX,
+            idle_max_s: u32::MAX,
             control,
         };
         let shards = start(&options).expect("shards start");

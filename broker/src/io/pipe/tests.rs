@@ -13,6 +13,8 @@ use crate::io::disk::ShardFile;
 use crate::io::env::ShardEnv;
 use crate::io::socket::{Listener, Socket, listen, local_address};
 
+const PEER_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(10);
+
 /// Runs a test on an executor, with a file of `bytes` bytes that differ.
 fn run<F: Future<Output = io::Result<()>>>(bytes: usize, test: impl FnOnce(ShardFile, Vec<u8>) -> F) {
     let dir = TestDir::new("pipe");
@@ -36,7 +38,7 @@ fn run<F: Future<Output = io::Result<()>>>(bytes: usize, test: impl FnOnce(Shard
 async fn connected() -> io::Result<(Socket, TcpStream)> {
     let listener = listen(SocketAddr::from(([127, 0, 0, 1], 0)), 1)?.remove(0);
     let peer = TcpStream::connect(local_address(&listener)?)?;
-    Ok((Listener::new(listener).accept().await?, peer))
+    Ok((Listener::new(listener, PEER_TIMEOUT).accept().await?, peer))
 }
 
 /// Sends all that is in the pipe; answers how often it had to wait for room.

@@ -1,10 +1,13 @@
 use std::future::poll_fn;
 use std::io::{self, IoSlice, Read, Write};
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use glommio::{LocalExecutorBuilder, Placement};
 
 use super::{Listener, Socket, listen, local_address};
+
+const PEER_TIMEOUT: Duration = Duration::from_secs(10);
 
 fn loopback() -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], 0))
@@ -22,7 +25,7 @@ async fn receive(socket: &Socket, first: &mut [u8], second: &mut [u8]) -> io::Re
 async fn connected() -> io::Result<(Socket, std::net::TcpStream)> {
     let listener = listen(loopback(), 1)?.remove(0);
     let peer = std::net::TcpStream::connect(local_address(&listener)?)?;
-    Ok((Listener::new(listener).accept().await?, peer))
+    Ok((Listener::new(listener, PEER_TIMEOUT).accept().await?, peer))
 }
 
 #[test]
@@ -92,7 +95,7 @@ fn a_connection_can_go_on_under_another_descriptor() {
         assert_eq!(receive(&socket, &mut first, &mut []).await?, 5);
         let duplicate = socket.duplicate()?;
         drop(socket);
-        let moved = Socket::new(duplicate)?;
+        let moved = Socket::new(duplicate, PEER_TIMEOUT)?;
         let mut rest = [0; 100];
         let count = receive(&moved, &mut rest, &mut []).await?;
         assert_eq!(&rest[..count], b", shard");
