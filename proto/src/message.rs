@@ -104,6 +104,12 @@ impl MessageHeader {
         self.attributes & attributes::LAST != 0
     }
 
+    /// Whether it claims to have a producer block: the first message of a set may.
+    #[inline]
+    pub fn has_producer_block(&self) -> bool {
+        self.has(attributes::PRODUCER)
+    }
+
     #[inline]
     fn has(&self, bit: u8) -> bool {
         self.attributes & bit != 0

@@ -1,52 +1,31 @@
 //! What the control thread does to the data directory: its lock, and a topic's directory before partitions are opened in
 //! it. Plain blocking calls, run on a helper thread where they may take long.
 
-use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io::{self, Read as _, Write as _};
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use corelane_log::blocking::{self, BlockingDisk};
 use corelane_log::data_dir::{DataDir, DataDirError, TopicIdentity};
 use corelane_log::env::Disk as _;
+use corelane_log::lock::{DirLock, LockError};
 use corelane_proto::ids::{Epoch, TopicId};
 
 use crate::registry::epochs::{Decision, decide};
 use crate::registry::records::PartitionRecord;
 
-/// The data directory, locked for this process.
-#[derive(Debug)]
-pub(super) struct DirLock {
-    _file: File,
-}
-
 /// Locks the data directory; the error is one line with cause and remedy.
 pub(super) fn lock(data: &Path) -> Result<DirLock, String> {
-    let path = data.join("lock");
-    let failed = |error: &io::Error| format!("locking {} failed: {error}", path.display());
-    let mut file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .open(&path)
-        .map_err(|error| failed(&error))?;
-    match file.try_lock() {
-        Ok(()) => {}
-        Err(TryLockError::WouldBlock) => {
-            let mut owner = String::new();
-            // The owner may be about to write it.
-            let _ = file.read_to_string(&mut owner);
-            let owner = if owner.is_empty() { String::new() } else { format!(" (pid {})", owner.trim()) };
-            return Err(format!(
+    DirLock::take(data).map_err(|error| match error {
+        LockError::Held { owner, .. } => {
+            let owner = owner.map_or_else(String::new, |owner| format!(" (pid {owner})"));
+            format!(
                 "another broker{owner} uses the data directory {}; stop it, or choose another directory with --data",
                 data.display()
-            ));
+            )
         }
-        Err(TryLockError::Error(error)) => return Err(failed(&error)),
-    }
-    let noted = file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id()));
-    noted.map_err(|error| failed(&error))?;
-    Ok(DirLock { _file: file })
+        error => error.to_string(),
+    })
 }
 
 /// A topic's directory, ready for its partitions.

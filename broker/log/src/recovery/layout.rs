@@ -7,44 +7,46 @@ use crate::names::{self, FileKind};
 
 /// A segment file as the directory shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct SegmentFile {
-    pub(super) base: u64,
-    pub(super) epoch: Epoch,
-    pub(super) bytes: u64,
-    pub(super) modified_ms: i64,
+pub(crate) struct SegmentFile {
+    pub(crate) base: u64,
+    pub(crate) epoch: Epoch,
+    pub(crate) bytes: u64,
+    pub(crate) modified_ms: i64,
 }
 
 impl SegmentFile {
-    pub(super) fn name(&self) -> String {
+    pub(crate) fn name(&self) -> String {
         names::segment(Position(self.base), self.epoch)
     }
 
     /// Where its file ends, in positions.
-    pub(super) fn file_end(&self) -> u64 {
+    pub(crate) fn file_end(&self) -> u64 {
         self.base.saturating_add(self.bytes)
     }
 }
 
 /// A directory, sorted out.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Layout {
+pub(crate) struct Layout {
     /// By base.
-    pub(super) segments: Vec<SegmentFile>,
+    pub(crate) segments: Vec<SegmentFile>,
     /// Ours, and of no use any more: unfinished files, summaries without their segment.
-    pub(super) leftovers: Vec<String>,
+    pub(crate) leftovers: Vec<String>,
+    /// Copies of what recovery cut off: the operator's.
+    pub(crate) cuts: Vec<String>,
     /// Not ours: left alone.
-    pub(super) foreign: Vec<String>,
+    pub(crate) foreign: Vec<String>,
 }
 
 /// Bytes of the log that are missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Gap {
-    pub(super) from: u64,
-    pub(super) to: u64,
+pub(crate) struct Gap {
+    pub(crate) from: u64,
+    pub(crate) to: u64,
 }
 
 impl Layout {
-    pub(super) fn read(entries: &[DirEntry]) -> Layout {
+    pub(crate) fn read(entries: &[DirEntry]) -> Layout {
         let mut layout = Layout::default();
         let mut summaries = Vec::new();
         for entry in entries {
@@ -58,7 +60,7 @@ impl Layout {
                 }),
                 FileKind::Summary(base, epoch) => summaries.push((base.0, epoch, entry.name.clone())),
                 FileKind::Prepared | FileKind::Temporary => layout.leftovers.push(entry.name.clone()),
-                FileKind::Cut => {}
+                FileKind::Cut => layout.cuts.push(entry.name.clone()),
                 FileKind::Foreign => layout.foreign.push(entry.name.clone()),
             }
         }
@@ -72,7 +74,7 @@ impl Layout {
     }
 
     /// The first place where a segment does not reach the next one.
-    pub(super) fn gap(&self) -> Option<Gap> {
+    pub(crate) fn gap(&self) -> Option<Gap> {
         let pairs = self.segments.iter().zip(&self.segments[1.min(self.segments.len())..]);
         pairs
             .filter(|(segment, next)| segment.file_end() < next.base || segment.base == next.base)
@@ -107,6 +109,7 @@ mod tests {
         ]);
         assert_eq!(layout.segments.iter().map(|segment| segment.base).collect::<Vec<_>>(), [0, 500]);
         assert_eq!(layout.leftovers, ["next.prepared", "00000000000000000007-00000001.summary"]);
+        assert_eq!(layout.cuts, ["00000000000000000000-00000001.log.cut-17"]);
         assert_eq!(layout.foreign, ["notes.txt", "lost+found"]);
         assert_eq!(layout.gap(), None);
     }

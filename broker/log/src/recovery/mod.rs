@@ -3,10 +3,10 @@
 
 mod decide;
 mod find_end;
-mod layout;
+pub(crate) mod layout;
 mod mend;
 mod settle;
-mod walk;
+pub(crate) mod walk;
 
 use std::collections::VecDeque;
 use std::io;

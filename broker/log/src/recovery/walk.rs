@@ -13,12 +13,12 @@ use crate::scan::{Found, Scanner};
 use crate::shard::{EnvFile, EnvSlice, Shard, read_chunk};
 
 /// Reads one segment's file from front to back.
-pub(super) struct Reader<'a, E: Env> {
-    pub(super) shard: &'a Shard<E>,
-    pub(super) file: &'a EnvFile<E>,
-    pub(super) base: u64,
+pub(crate) struct Reader<'a, E: Env> {
+    pub(crate) shard: &'a Shard<E>,
+    pub(crate) file: &'a EnvFile<E>,
+    pub(crate) base: u64,
     /// Bytes of its file.
-    pub(super) bytes: u64,
+    pub(crate) bytes: u64,
 }
 
 /// How far whole good sets reach.
@@ -36,7 +36,7 @@ pub(super) struct Walked {
 
 impl<E: Env> Reader<'_, E> {
     /// The bytes at position `at`, at least one, none at or beyond `to`, which must lie within the file.
-    async fn bytes_at(&self, at: u64, to: u64) -> io::Result<EnvSlice<E>> {
+    pub(crate) async fn bytes_at(&self, at: u64, to: u64) -> io::Result<EnvSlice<E>> {
         let offset = at - self.base;
         let from = floor_block(offset);
         let skip = (offset - from) as usize;
@@ -130,7 +130,7 @@ impl<E: Env> Reader<'_, E> {
     }
 
     /// The bytes from `from` up to `to`, for a copy.
-    pub(super) async fn copy(&self, from: u64, to: u64) -> io::Result<Vec<u8>> {
+    pub(crate) async fn copy(&self, from: u64, to: u64) -> io::Result<Vec<u8>> {
         let mut copy = Vec::with_capacity((to - from) as usize);
         while copy.len() < (to - from) as usize {
             let piece = self.bytes_at(from + copy.len() as u64, to).await?;
