@@ -1,9 +1,10 @@
 //! The data directory: its identity, and its topics' directories. What is on disk wins over what is missing in a registry:
 //! nothing here is deleted but by [`DataDir::delete_topic`], which the holder of a tombstone calls. The lock on the
-//! directory is the broker's business; what lies inside a partition's directory is the partition's.
+//! directory is `lock`'s; what lies inside a partition's directory is the partition's.
 //!
 //! ```text
 //! <data>/identity                                  who this directory is
+//! <data>/lock                                      see `lock`
 //! <data>/checkpoint-<shard>                        see `checkpoint`
 //! <data>/<topic name>~<8 hex digits>/identity      which topic this is
 //! <data>/<topic name>~<8 hex digits>/<partition>/  a partition's segments
@@ -171,7 +172,10 @@ impl<D: Disk> DataDir<D> {
         let path = self.topic_path(&topic.name, topic.topic_id);
         match self.disk.create_dir(&path).await {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                if let Some(known) = self.read::<TopicIdentity>(&path.join(IDENTITY)).await? {
+                let file = path.join(IDENTITY);
+                if let Some(known) = self.read::<TopicIdentity>(&file).await? {
+                    // What a newer version wrote down here must not be lost by an older one's word.
+                    check_format(&file, known.format_version)?;
                     check_place(&path, topic.topic_id, &known)?;
                     if known == *topic {
                         // Who made it may have been killed before its flushes: what is seen is not therefore durable.

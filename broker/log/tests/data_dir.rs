@@ -85,6 +85,13 @@ fn a_topic_is_brought_up_to_date_and_never_takes_anothers_directory() {
     assert_eq!(run(data.put_topic(&changed)).unwrap(), path);
     assert_eq!(run(data.topics()).unwrap()[0].identity.as_ref().unwrap().partitions, 9);
 
+    // What a newer version has noted is not overwritten.
+    let newer = TopicIdentity { format_version: FORMAT_VERSION + 1, ..changed };
+    run(data.put_topic(&newer)).unwrap();
+    assert!(matches!(run(data.put_topic(&topic("orders", 1))), Err(DataDirError::NewerFormat { found: 2, .. })));
+    std::fs::remove_dir_all(&path).unwrap();
+    run(data.put_topic(&topic("orders", 1))).unwrap();
+
     // The same first 8 digits, another id.
     let mut other = topic("orders", 1);
     other.topic_id.0[15] = 2;
