@@ -26,7 +26,7 @@ pub(crate) struct Segment<E: Env> {
     pub(crate) facts: Option<Facts>,
     /// `None`: nothing has arrived yet, or it was not looked up in the summary.
     pub(crate) arrivals: Option<Arrivals>,
-    /// When its file was last modified, as the start found it: counts where there is no summary.
+    /// When its newest byte had arrived, as far as the start could tell: counts where there is no summary.
     pub(crate) modified_ms: i64,
     /// Its file is longer than the segment.
     pub(crate) needs_trim: bool,

@@ -62,36 +62,37 @@ pub(super) fn empty_segment<E: Env>(
     }
 }
 
-/// The segments as a partition keeps them; nothing is open yet.
-fn segment_list<E: Env>(
-    files: &[SegmentFile],
-    indexes: Vec<(usize, Index)>,
-    last_is_active: bool,
-) -> VecDeque<Segment<E>> {
-    let mut indexes = indexes.into_iter().peekable();
-    let closed = files.len() - usize::from(last_is_active);
-    let mut list = VecDeque::with_capacity(files.len() + 1);
-    for (at, file) in files.iter().enumerate() {
-        let index = indexes.next_if(|(known, _)| *known == at).map(|(_, index)| Rc::new(index));
-        let length = files.get(at + 1).map_or(file.bytes, |next| next.base - file.base);
-        list.push_back(Segment {
-            base: file.base,
-            epoch: file.epoch,
-            file_bytes: file.bytes,
-            file: None,
-            writes: false,
-            index,
-            facts: None,
-            arrivals: None,
-            modified_ms: file.modified_ms,
-            needs_trim: at < closed && file.bytes > length,
-            needs_summary: false,
-        });
-    }
-    list
-}
-
 impl<E: Env> Recovery<'_, E> {
+    /// The segments as a partition keeps them; nothing is open yet.
+    fn segment_list(
+        &self,
+        files: &[SegmentFile],
+        indexes: Vec<(usize, Index)>,
+        last_is_active: bool,
+    ) -> VecDeque<Segment<E>> {
+        let mut indexes = indexes.into_iter().peekable();
+        let closed = files.len() - usize::from(last_is_active);
+        let mut list = VecDeque::with_capacity(files.len() + 1);
+        for (at, file) in files.iter().enumerate() {
+            let index = indexes.next_if(|(known, _)| *known == at).map(|(_, index)| Rc::new(index));
+            let length = files.get(at + 1).map_or(file.bytes, |next| next.base - file.base);
+            list.push_back(Segment {
+                base: file.base,
+                epoch: file.epoch,
+                file_bytes: file.bytes,
+                file: None,
+                writes: false,
+                index,
+                facts: None,
+                arrivals: None,
+                modified_ms: self.arrived_by_ms(file, file.base + length),
+                needs_trim: at < closed && file.bytes > length,
+                needs_summary: false,
+            });
+        }
+        list
+    }
+
     /// The last segment is damaged: it is kept and closed at the larger of what is allocated and the floor, and a new one
     /// begins there.
     pub(super) async fn go_on_in_new(
@@ -111,8 +112,8 @@ impl<E: Env> Recovery<'_, E> {
         let (new, new_bytes) = make_segment(self.shard, self.dir, outcome.end, self.options, None).await?;
         self.sync_dir().await?;
         let damaged = *last;
-        let mut list = segment_list(&segments, outcome.indexes, false);
-        list.back_mut().expect("there is a damaged segment").arrivals = Some(self.arrivals(&damaged));
+        let mut list = self.segment_list(&segments, outcome.indexes, false);
+        list.back_mut().expect("there is a damaged segment").arrivals = Some(self.arrivals(&damaged, outcome.end));
         list.push_back(empty_segment(self.shard, outcome.end, self.options, new, new_bytes));
         let found = Found { segments: list, end: outcome.end, last: LastMessage::default(), refuses: None };
         Ok((found, self.report))
@@ -151,12 +152,12 @@ impl<E: Env> Recovery<'_, E> {
             file.sync_data().await.map_err(OpenError::disk("flushing", &path))?;
             self.sync_dir().await?;
         }
-        let mut list = segment_list(&segments, outcome.indexes, true);
+        let mut list = self.segment_list(&segments, outcome.indexes, true);
         let active = list.back_mut().expect("there is a newest segment");
         active.file = Some(file);
         active.writes = true;
         if outcome.end > active.base {
-            active.arrivals = Some(self.arrivals(&last));
+            active.arrivals = Some(self.arrivals(&last, outcome.end));
         }
         Ok((Found { segments: list, end: outcome.end, last: outcome.last, refuses }, self.report))
     }
@@ -207,11 +208,21 @@ impl<E: Env> Recovery<'_, E> {
         }
     }
 
-    /// When the active segment's bytes arrived: as the checkpoint says, or else when its file was last written.
-    fn arrivals(&self, active: &SegmentFile) -> Arrivals {
-        let recorded = self.floor.filter(|floor| floor.segment_base.0 == active.base);
-        let first_ms = recorded.and_then(|floor| floor.first_arrival_ms).unwrap_or(active.modified_ms);
-        let last_ms = recorded.and_then(|floor| floor.last_arrival_ms).unwrap_or(first_ms).max(active.modified_ms);
-        Arrivals::recorded(first_ms, last_ms, Now::read(self.shard.env()))
+    /// When the bytes arrived of a segment that was active at last and ends at `end`.
+    fn arrivals(&self, segment: &SegmentFile, end: u64) -> Arrivals {
+        let told = self.floor.filter(|floor| floor.segment_base.0 == segment.base);
+        let first_ms = told.and_then(|floor| floor.first_arrival_ms).unwrap_or(segment.modified_ms);
+        Arrivals::recorded(first_ms, self.arrived_by_ms(segment, end), Now::read(self.shard.env()))
+    }
+
+    /// When the newest byte had arrived of a segment that ends at `end`, for want of a summary. What the checkpoint does not
+    /// tell of came after it, and so perhaps just now: a crash may have lost the file's time, and may have come before a
+    /// wrong clock was set. Kept for too long is well, deleted too early is not.
+    fn arrived_by_ms(&self, segment: &SegmentFile, end: u64) -> i64 {
+        let Some(floor) = self.floor.filter(|floor| end <= floor.durable_end.0) else {
+            return segment.modified_ms.max(self.shard.env().wall_ms());
+        };
+        let told_ms = floor.last_arrival_ms.filter(|_| floor.segment_base.0 == segment.base);
+        told_ms.map_or(segment.modified_ms, |told_ms| told_ms.max(segment.modified_ms))
     }
 }

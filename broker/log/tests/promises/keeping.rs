@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use corelane_log::env::Env;
+use corelane_log::env::{Disk, Env};
 use corelane_log::{KeepError, TopicConfig};
 use corelane_proto::ids::Position;
 
@@ -43,6 +43,49 @@ fn a_wall_clock_that_jumps_deletes_nothing_and_stops_nothing() {
             machine.env.jump_wall_ms(-2_000_000_000);
             machine.eventually("time goes on", || log.bounds().start == end).await;
             assert!(machine.since(began) >= MINUTE, "nothing is older for it");
+        });
+    });
+}
+
+#[test]
+fn what_came_after_the_checkpoint_is_never_too_old_after_a_crash() {
+    over_seeds(|seed| {
+        let machine = Machine::new(seed);
+        let first_floor = std::cell::Cell::new(None);
+        let machine = machine.run_and_return(async |machine: &Machine| {
+            // Whatever keeps a file's time from being true (the crash lost it, a clock was wrong) makes it an hour old.
+            machine.env.jump_wall_ms(-3_600_000);
+            let log = machine.create(options()).await;
+            publish_durably(&log, &set(1, &[8000])).await;
+            first_floor.set(Some(log.checkpoint_entry()));
+            for number in 0..12 {
+                publish_durably(&log, &set(number, &[8000])).await;
+            }
+        });
+        let mut machine = machine.power_cut();
+        machine.env.jump_wall_ms(3_600_000);
+        for path in machine.sim.disk().paths() {
+            if path.extension().is_some_and(|extension| extension == "summary") {
+                machine = machine.run_and_return(async |machine: &Machine| {
+                    machine.env.disk().remove_file(&path).await.unwrap();
+                    machine.env.disk().sync_dir(&partition_dir()).await.unwrap();
+                });
+            }
+        }
+        let keeps_a_minute = || with_config(|config| config.retention_ms = 60_000);
+        for floor in [None, first_floor.get()] {
+            machine = machine.run_and_return(async |machine: &Machine| {
+                let (log, _) = machine.try_open(keeps_a_minute(), floor).await.unwrap();
+                assert!(log.stats().segments > 1, "closed segments are looked at as well");
+                machine.env.sleep(MINUTE / 8).await;
+                assert_eq!(log.bounds().start, Position(0), "too early: nothing is a minute old");
+            });
+            machine = machine.power_cut();
+        }
+        machine.run(async {
+            let (log, _) = machine.try_open(keeps_a_minute(), None).await.unwrap();
+            let end = log.bounds().end;
+            machine.eventually("it goes when its time has come", || log.bounds().start == end).await;
         });
     });
 }
