@@ -11,6 +11,7 @@ use crate::broker::BrokerCommand;
 use crate::cluster::ClusterCommand;
 use crate::consume::ConsumeArgs;
 use crate::error::CliError;
+use crate::log::LogCommand;
 use crate::parse::duration::parse_timeout;
 use crate::produce::ProduceArgs;
 use crate::registry::RegistryCommand;
@@ -28,6 +29,7 @@ Examples:
   tail -F access.log | corelane produce access-log
   corelane consume access-log --from -1h --exit-at-end
   corelane --broker broker-1:9400,broker-2:9400 cluster describe
+  corelane log verify /var/lib/corelane
 
 Exit status: 0 done; 1 failed, the reason is on standard error; 2 wrong arguments; 130 or 143 ended by Ctrl-C or \
 SIGTERM before all was done. A reader of the output that leaves early (`| head`) ends the command with 0."
@@ -81,6 +83,9 @@ pub(crate) enum Command {
     /// Export, import and restore what brokers agree on; for brokers that do not run
     #[command(subcommand)]
     Registry(RegistryCommand),
+    /// Check, show and repair the files of a data directory, without a broker
+    #[command(subcommand)]
+    Log(LogCommand),
     /// Print a script that completes commands and options in a shell
     #[command(after_help = "\
 Examples:

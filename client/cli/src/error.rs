@@ -9,6 +9,8 @@ use crate::signals::Interruption;
 
 /// The command did not do what it was asked to do.
 pub(crate) const STATUS_FAILED: u8 = 1;
+/// `log`: the files could not be looked at, so nothing is known of them.
+const STATUS_NOT_SEEN: u8 = 2;
 
 /// Any failure of a command. Whoever makes one has said nothing yet: `main` prints it, once.
 #[derive(Debug, thiserror::Error)]
@@ -58,6 +60,12 @@ pub(crate) enum CliError {
     /// A consumer stopped for good.
     #[error("{0}")]
     Consume(String),
+    /// Files of a data directory are damaged; the report has told which.
+    #[error("{0}")]
+    Damage(String),
+    /// Files of a data directory could not be looked at, or not all of them.
+    #[error("{0}")]
+    NotSeen(String),
     /// A signal ended the command before it had done what it was asked to do.
     #[error("interrupted")]
     Interrupted(Interruption),
@@ -82,6 +90,7 @@ impl CliError {
     pub(crate) fn exit_status(&self) -> u8 {
         match self {
             CliError::Interrupted(interruption) => interruption.exit_status(),
+            CliError::NotSeen(_) => STATUS_NOT_SEEN,
             _ => STATUS_FAILED,
         }
     }

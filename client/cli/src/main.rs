@@ -14,6 +14,7 @@ mod broker;
 mod cluster;
 mod consume;
 mod error;
+mod log;
 mod output;
 mod parse;
 mod produce;
@@ -51,6 +52,7 @@ async fn run(cli: Cli) -> Result<(), CliError> {
         Command::Cluster(command) => cluster::run(shared, &command).await,
         Command::Broker(command) => broker::run(shared, &command).await,
         Command::Registry(command) => registry::run(&command),
+        Command::Log(command) => log::run(shared, command),
         Command::Completions { shell } => output::print(&args::completions(shell)),
     }
 }

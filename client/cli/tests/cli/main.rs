@@ -3,6 +3,7 @@
 mod consume;
 mod interrupted;
 mod lines;
+mod logs;
 mod running;
 mod terminal;
 mod topics;

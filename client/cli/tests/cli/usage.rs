@@ -18,6 +18,8 @@ fn wrong_arguments_end_with_2_and_a_message_on_standard_error() {
         &["topic", "create", "t", "--partitions", "0"],
         &["topic", "create", "t", "--retention", "7"],
         &["--timeout", "0s", "topic", "list"],
+        &["log", "verify"],
+        &["log", "dump", ".", "--from", "earliest"],
     ] {
         let finished = run(corelane().args(args), DEADLINE);
         assert_eq!(finished.status.code(), Some(2), "{args:?}");
@@ -46,7 +48,9 @@ fn completions_are_scripts_that_the_shell_accepts() {
 
 #[test]
 fn help_shows_examples() {
-    for args in [&["--help"][..], &["produce", "--help"], &["consume", "--help"], &["topic", "create", "--help"]] {
+    let commands = [&["--help"][..], &["produce", "--help"], &["consume", "--help"], &["topic", "create", "--help"]];
+    let log_commands = [&["log", "verify", "--help"][..], &["log", "dump", "--help"], &["log", "repair", "--help"]];
+    for args in commands.into_iter().chain(log_commands) {
         let help = run(corelane().args(args), DEADLINE).success().text();
         assert!(help.contains("Examples:\n  corelane"), "{args:?}: {help}");
     }
