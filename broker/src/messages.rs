@@ -8,7 +8,7 @@ use std::sync::Arc;
 use corelane_log::PartitionStats;
 use corelane_log::checkpoint::CheckpointEntry;
 use corelane_log::config::{PartitionOptions, TopicConfig};
-use corelane_proto::frame::Status;
+use corelane_proto::frame::{Method, Status};
 use corelane_proto::ids::TopicId;
 use corelane_proto::pb;
 use tokio::sync::oneshot;
@@ -72,6 +72,8 @@ pub struct Opened {
     pub partition: PartitionKey,
     /// Why it does not serve, if it does not.
     pub refused: Option<String>,
+    /// Whether that was for want of room on the disk only.
+    pub is_no_space: bool,
 }
 
 /// To a shard, from the control thread.
@@ -160,6 +162,8 @@ pub struct ShardFigures {
     pub partitions: u64,
     /// Partitions that are refused.
     pub refused: u64,
+    /// What its partitions have counted of damage since they were opened.
+    pub damage: DamageFigures,
     /// Connections.
     pub connections: u64,
     /// How many the shard takes.
@@ -190,6 +194,35 @@ pub struct ShardFigures {
     pub fetched_bytes: u64,
     /// Fetches answered since the start.
     pub fetches: u64,
+}
+
+/// What partitions have counted of damage since they were opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DamageFigures {
+    /// Places that were found damaged: at recovery, or met by a reader.
+    pub bad_messages: u64,
+    /// Recoveries that found a torn tail or damage.
+    pub recoveries: u64,
+    /// Bytes of torn tails that were cut off, each with a copy kept.
+    pub cut_bytes: u64,
+    /// Files in partitions' directories that are not the log's.
+    pub foreign_files: u64,
+    /// Damaged summaries that were rebuilt.
+    pub rebuilt_summaries: u64,
+    /// Attempts to read a segment whose file is gone or too short.
+    pub unreadable_segments: u64,
+}
+
+impl DamageFigures {
+    /// Adds a partition's.
+    pub fn add(&mut self, stats: &PartitionStats) {
+        self.bad_messages += stats.bad_messages;
+        self.recoveries += stats.recoveries;
+        self.cut_bytes += stats.cut_bytes;
+        self.foreign_files += stats.foreign_files;
+        self.rebuilt_summaries += stats.rebuilt_summaries;
+        self.unreadable_segments += stats.unreadable_segments;
+    }
 }
 
 /// Why a new connection was refused.
@@ -295,6 +328,17 @@ pub enum ToControl {
         request: pb::DescribeTopicRequest,
         /// What is known.
         answer: Answer<Result<pb::DescribeTopicResponse, Failure>>,
+    },
+    /// A call of a consumer group.
+    Group {
+        /// Which.
+        method: Method,
+        /// The request as the client sent it.
+        proto: Vec<u8>,
+        /// Where the client connected from.
+        host: String,
+        /// The encoded response; a heartbeat's comes when there is something to tell.
+        answer: Answer<Result<Vec<u8>, Failure>>,
     },
     /// Describe the cluster.
     DescribeCluster {

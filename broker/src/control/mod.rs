@@ -17,7 +17,7 @@ mod start;
 pub mod tool;
 pub mod topic_config;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -59,6 +59,8 @@ pub(crate) struct Control<S: Store> {
     was_clean: bool,
     /// The largest write window that the data directory has ever seen, in bytes.
     window_max_ever: u64,
+    /// Topics' directories that the start found and that are none of the registry's topics.
+    directories_set_aside: Cell<u64>,
     view: RefCell<View>,
     hosted: RefCell<Hosted>,
     metadata: watch::Sender<Arc<Metadata>>,
@@ -104,6 +106,8 @@ impl<S: Store> Control<S> {
                 resident_bytes,
                 cpu,
                 silent_shards: (self.shards.len() - shards.len()) as u64,
+                directories_set_aside: self.directories_set_aside.get(),
+                checkpoints_unreadable: self.floors.unreadable.len() as u64,
                 shards,
             }
         };

@@ -35,7 +35,7 @@ use crate::io::memory;
 use crate::io::signal::Signal;
 use crate::io::socket::{self, Listener};
 use crate::limits;
-use crate::messages::{Metadata, ShardFigures, ToControl, ToShard};
+use crate::messages::{DamageFigures, Metadata, ShardFigures, ToControl, ToShard};
 use crate::service::context::{Counters, Identity, LongPolls, Owned, ShardContext};
 
 /// When the executor interrupts its tasks to look after its rings, if they have not let it before: see `turns`.
@@ -441,11 +441,18 @@ impl Shard {
         let context = &self.context;
         let partitions = context.partitions.borrow();
         let refused = partitions.values().filter(|owned| matches!(owned, Owned::Refused(_))).count() as u64;
+        let mut damage = DamageFigures::default();
+        for owned in partitions.values() {
+            if let Owned::Serving { partition, .. } = owned {
+                damage.add(&partition.stats());
+            }
+        }
         let (accepted, refused_connections, closed_connections) = self.admission.totals();
         ShardFigures {
             shard: context.identity.shard,
             partitions: partitions.len() as u64 - refused,
             refused,
+            damage,
             connections: self.admission.taken() as u64,
             connections_max: self.admission.connections_max() as u64,
             accepted,
@@ -480,7 +487,8 @@ impl Shard {
         for connection in self.all_connections() {
             connection.end(Ending::AtOnce);
         }
-        self.write_last_checkpoint(is_flushed).await && is_flushed
+        self.write_last_checkpoint(is_flushed).await;
+        is_flushed
     }
 }
 

@@ -24,6 +24,10 @@ pub struct Snapshot {
     pub resident_bytes: u64,
     /// CPU time that the process has used.
     pub cpu: Duration,
+    /// Topics' directories that are kept and not served, as the start found them.
+    pub directories_set_aside: u64,
+    /// Checkpoints that the start could not read.
+    pub checkpoints_unreadable: u64,
     /// Each shard that answered.
     pub shards: Vec<ShardFigures>,
     /// Shards that did not answer in time.
@@ -36,6 +40,24 @@ type ShardMetric = (&'static str, &'static str, &'static str, fn(&ShardFigures) 
 const SHARD_METRICS: [ShardMetric; 15] = [
     ("corelane_partitions", "gauge", "Partitions that serve.", |shard| shard.partitions),
     ("corelane_partitions_refused", "gauge", "Partitions that an operator must look at.", |shard| shard.refused),
+    ("corelane_bad_messages_total", "counter", "Damaged places, found at recovery or met by readers.", |shard| {
+        shard.damage.bad_messages
+    }),
+    ("corelane_recoveries_total", "counter", "Recoveries that found a torn tail or damage.", |shard| {
+        shard.damage.recoveries
+    }),
+    ("corelane_cut_bytes_total", "counter", "Bytes of torn tails that were cut off, a copy of each kept.", |shard| {
+        shard.damage.cut_bytes
+    }),
+    ("corelane_foreign_files", "gauge", "Files in partitions' directories that are not the log's.", |shard| {
+        shard.damage.foreign_files
+    }),
+    ("corelane_rebuilt_summaries_total", "counter", "Damaged summaries that were rebuilt.", |shard| {
+        shard.damage.rebuilt_summaries
+    }),
+    ("corelane_unreadable_segments_total", "counter", "Reads of segments whose file is gone or too short.", |shard| {
+        shard.damage.unreadable_segments
+    }),
     ("corelane_connections", "gauge", "Client connections.", |shard| shard.connections),
     ("corelane_connections_max", "gauge", "Client connections that the shard takes.", |shard| shard.connections_max),
     ("corelane_connections_accepted_total", "counter", "Connections accepted, refused ones included.", |shard| {
@@ -82,6 +104,18 @@ pub fn render(snapshot: &Snapshot) -> String {
             snapshot.registry_warnings as f64,
         ),
         ("corelane_silent_shards", "gauge", "Shards that did not answer for this page.", snapshot.silent_shards as f64),
+        (
+            "corelane_directories_set_aside",
+            "gauge",
+            "Topics' directories that are kept and not served.",
+            snapshot.directories_set_aside as f64,
+        ),
+        (
+            "corelane_checkpoints_unreadable",
+            "gauge",
+            "Checkpoints that the start could not read.",
+            snapshot.checkpoints_unreadable as f64,
+        ),
         ("process_resident_memory_bytes", "gauge", "Memory in use.", snapshot.resident_bytes as f64),
         ("process_cpu_seconds_total", "counter", "CPU time used.", snapshot.cpu.as_secs_f64()),
     ] {

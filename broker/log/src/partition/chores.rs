@@ -9,7 +9,7 @@ use std::time::Duration;
 use corelane_proto::ids::Position;
 
 use super::state::{Doomed, Ending, Rolling, State};
-use super::{Inner, Partition};
+use super::{Inner, Partition, count};
 use crate::env::{Disk, Env, File, OpenMode};
 use crate::error::{ClosedReason, KeepError};
 use crate::limits;
@@ -274,7 +274,7 @@ impl<E: Env> Inner<E> {
         Ok(())
     }
 
-    /// Finds out when the segment's newest bytes arrived: from its summary, or else from its file's modification.
+    /// Finds out when the segment's newest bytes arrived: from its summary, or else as the start could tell.
     async fn look_up(&self, base: u64) {
         let (path, modified_ms, bytes) = {
             let state = self.state.borrow();
@@ -283,8 +283,8 @@ impl<E: Env> Inner<E> {
             (self.dir.join(segment.summary_name()), segment.modified_ms, state.segment_end(index) - base)
         };
         // One that was written while the segment was active does not know the newest arrival.
-        let is_whole = |summary: &Summary| summary.base == base && summary.bytes == bytes;
-        let summary = self.read_summary(&path).await.filter(is_whole);
+        let is_whole = |summary: &Summary| summary.bytes == bytes;
+        let summary = self.read_summary(&path, base).await.filter(is_whole);
         let times = summary.map(|summary| (summary.first_arrival_ms, summary.last_arrival_ms));
         let (first_ms, last_ms) = times.unwrap_or((modified_ms, modified_ms));
         // As seen from the start: whatever the wall clock has done since, nothing gets older by it.
@@ -294,10 +294,19 @@ impl<E: Env> Inner<E> {
         }
     }
 
-    /// Reads a summary. One that is missing, bad or unreadable is `None`: it is never needed.
-    pub(super) async fn read_summary(&self, path: &Path) -> Option<Summary> {
+    /// Reads the summary of the segment at `base`. One that is missing, bad, another segment's or unreadable is `None`: it
+    /// is never needed.
+    pub(super) async fn read_summary(&self, path: &Path, base: u64) -> Option<Summary> {
         match self.shard.env().disk().read_small(path, limits::SUMMARY_BYTES_MAX).await {
-            Ok(content) => Summary::decode(&content),
+            Ok(content) => {
+                let summary = Summary::decode(&content).filter(|summary| summary.base == base);
+                if summary.is_none() {
+                    count(&self.counters.rebuilt_summaries, 1);
+                    let path = path.display();
+                    tracing::warn!(partition = %self.label, "{path} is damaged; it is rebuilt from its segment");
+                }
+                summary
+            }
             Err(error) => {
                 if !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::FileTooLarge) {
                     tracing::warn!(partition = %self.label, "{} cannot be read, its segment is: {error}", path.display());

@@ -107,16 +107,25 @@ impl<E: Env> Inner<E> {
             return Ok(visible_end);
         }
         let next = self.around(at).await?.next;
-        let mut behind = None;
+        let mut met = None;
         let reached = self
             .walk(at, next, |message| {
-                behind.get_or_insert(message.end());
+                met.get_or_insert(*message);
                 ControlFlow::Continue(())
             })
             .await?;
-        let good = if self.leads_on(reached, next).await? { behind.unwrap_or(next) } else { next };
+        let leads_on = self.leads_on(reached, next).await?;
+        let good = met.filter(|_| leads_on).map_or(next, |message| message.end());
         count(&self.counters.bad_messages, 1);
-        tracing::warn!(partition = %self.label, "a reader met a bad message at {at}; it goes on at {good}");
+        if let Some(newer) = met.filter(Scanned::is_newer) {
+            let version = newer.header.version;
+            tracing::error!(
+                partition = %self.label,
+                "the message at {at} is of format version {version}: start a newer broker; a reader skips it, to {good}"
+            );
+        } else {
+            tracing::warn!(partition = %self.label, "a reader met a bad message at {at}; it goes on at {good}");
+        }
         Ok(good)
     }
 
@@ -290,8 +299,7 @@ impl<E: Env> Inner<E> {
             Some(index) => index.known_from,
             None => end - base,
         };
-        let summary = self.read_summary(&summary).await;
-        let summary = summary.filter(|summary| summary.base == base).map(|summary| summary.index);
+        let summary = self.read_summary(&summary, base).await.map(|summary| summary.index);
         let begun = summary.and_then(|index| index.truncated(missing_to));
         let was_whole = begun.as_ref().is_some_and(|index| index.end == missing_to);
         let begun = begun.unwrap_or_else(|| Index::new(0, self.shard.tuning().stretch_bytes));

@@ -86,6 +86,12 @@ pub struct PartitionStats {
     pub recoveries: u64,
     /// Bytes of torn tails that were cut off, each with a copy kept.
     pub cut_bytes: u64,
+    /// Files in its directory that are not the log's, as the start found them.
+    pub foreign_files: u64,
+    /// Damaged summaries that were met, and rebuilt.
+    pub rebuilt_summaries: u64,
+    /// Attempts to read a segment whose file is gone or too short.
+    pub unreadable_segments: u64,
     /// Receivers that were moved out of the tail.
     pub moved_out: u64,
 }
@@ -101,6 +107,9 @@ pub(crate) struct Counters {
     pub(crate) bad_messages: Cell<u64>,
     pub(crate) recoveries: Cell<u64>,
     pub(crate) cut_bytes: Cell<u64>,
+    pub(crate) foreign_files: Cell<u64>,
+    pub(crate) rebuilt_summaries: Cell<u64>,
+    pub(crate) unreadable_segments: Cell<u64>,
     pub(crate) moved_out: Cell<u64>,
 }
 
@@ -131,6 +140,8 @@ pub(crate) struct Inner<E: Env> {
     /// Whoever waits for a durable (and visible) end.
     durable: WaitList,
     counters: Counters,
+    /// The segment that was last found unreadable: one that stays so is told once.
+    unreadable: Cell<Option<u64>>,
 }
 
 impl<E: Env> Partition<E> {
@@ -155,6 +166,7 @@ impl<E: Env> Partition<E> {
             room: Notify::default(),
             durable: WaitList::default(),
             counters: Counters::default(),
+            unreadable: Cell::default(),
         });
         (Partition { inner: inner.clone() }, Driver::new(inner))
     }
@@ -233,6 +245,9 @@ impl<E: Env> Partition<E> {
             bad_messages: counters.bad_messages.get(),
             recoveries: counters.recoveries.get(),
             cut_bytes: counters.cut_bytes.get(),
+            foreign_files: counters.foreign_files.get(),
+            rebuilt_summaries: counters.rebuilt_summaries.get(),
+            unreadable_segments: counters.unreadable_segments.get(),
             moved_out: counters.moved_out.get(),
         }
     }

@@ -5,8 +5,8 @@ use std::io::ErrorKind;
 
 use corelane_proto::ids::Position;
 
-use super::{Inner, Partition};
-use crate::env::{BLOCK_BYTES, Chunk, Disk, Env, OpenMode};
+use super::{Inner, Partition, count};
+use crate::env::{BLOCK_BYTES, Chunk, Disk, Env, File, OpenMode};
 use crate::error::ReadError;
 use crate::plan::{ceil_block, floor_block};
 use crate::shard::{EnvFile, EnvSlice, read_chunk};
@@ -84,7 +84,7 @@ impl<E: Env> Inner<E> {
     }
 
     async fn open_for_reading(&self, unopened: &Unopened) -> Result<(), ReadError> {
-        let opened = self.shard.env().disk().open(&unopened.path, OpenMode::Read).await;
+        let opened = self.open_whole(unopened).await;
         let mut state = self.state.borrow_mut();
         let Some(segment) = state.closed_mut(unopened.base) else {
             // It was deleted meanwhile: the next look at the bounds says so.
@@ -98,10 +98,30 @@ impl<E: Env> Inner<E> {
                 Ok(())
             }
             Err(error) => {
+                drop(state);
                 let missing = if error.kind() == ErrorKind::NotFound { " (it is missing; was it moved?)" } else { "" };
-                Err(ReadError::Disk { what: unopened.path.display().to_string(), reason: format!("{error}{missing}") })
+                let (what, reason) = (unopened.path.display().to_string(), format!("{error}{missing}"));
+                count(&self.counters.unreadable_segments, 1);
+                if self.unreadable.replace(Some(unopened.base)) != Some(unopened.base) {
+                    tracing::error!(partition = %self.label, "{what} cannot be read: {reason}; the other segments are");
+                }
+                Err(ReadError::Disk { what, reason })
             }
         }
+    }
+
+    /// Opens a closed segment's file, which must hold all of it: what is promised to readers is read from it.
+    async fn open_whole(&self, unopened: &Unopened) -> std::io::Result<EnvFile<E>> {
+        let file = self.shard.env().disk().open(&unopened.path, OpenMode::Read).await?;
+        let bytes = file.bytes().await?;
+        let state = self.state.borrow();
+        let at = state.segments.binary_search_by_key(&unopened.base, |segment| segment.base);
+        let expected = at.map_or(0, |at| state.segment_end(at) - unopened.base);
+        if bytes < expected {
+            let reason = format!("it has {bytes} bytes, the segment {expected}: was it cut?");
+            return Err(std::io::Error::new(ErrorKind::UnexpectedEof, reason));
+        }
+        Ok(file)
     }
 
     /// The bytes from `at` on, at least one and none at or beyond `to`, which must not lie beyond the visible end: from

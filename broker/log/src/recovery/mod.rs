@@ -96,6 +96,7 @@ impl<E: Env> Partition<E> {
         let counters = partition.counters();
         count(&counters.recoveries, u64::from(report.cut.is_some() || report.damage.is_some()));
         count(&counters.bad_messages, u64::from(report.damage.is_some()));
+        count(&counters.foreign_files, report.foreign.len() as u64);
         count(&counters.cut_bytes, report.cut.as_ref().map_or(0, |(_, bytes)| *bytes));
         Ok((partition, driver, report))
     }
