@@ -5,6 +5,7 @@
 mod clients;
 mod cluster;
 mod crash;
+mod damage;
 mod disk_full;
 mod faults;
 mod flush;
