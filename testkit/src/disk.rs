@@ -1,8 +1,17 @@
-//! A small file system of a test's own: for what happens when a disk is full. Needs root and a loop device.
+//! File systems of a test's own: a small one, for what happens when a disk is full, and one on a disk that misbehaves. They
+//! need root and a loop device.
 
+mod faulty;
+mod medium;
+mod served_file;
+
+use std::io::Write as _;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
+
+pub use faulty::FaultyDisk;
+pub use medium::PowerCut;
 
 use crate::command::run;
 use crate::dir::TestDir;
@@ -33,6 +42,28 @@ impl SmallDisk {
     /// Where it is mounted.
     pub fn path(&self) -> std::path::PathBuf {
         self.directory.join("mounted")
+    }
+
+    /// Fills it to the last byte with a file of nobody's.
+    pub fn fill(&self) {
+        let path = self.filler();
+        let mut file = std::fs::OpenOptions::new().append(true).create(true).open(&path).expect("a file can be made");
+        // In smaller and smaller pieces: the last ones find what the first ones left.
+        for bytes in [1 << 20, 64 << 10, 4 << 10, 1 << 10] {
+            let piece = vec![0xAA; bytes];
+            while file.write_all(&piece).and_then(|()| file.sync_data()).is_ok() {}
+        }
+    }
+
+    /// Takes away what [`fill`](SmallDisk::fill) has put there.
+    pub fn make_room(&self) {
+        std::fs::remove_file(self.filler()).expect("the filler is there");
+        // What was freed counts once the file system has noted it.
+        rustix::fs::syncfs(std::fs::File::open(self.path()).expect("it is mounted")).expect("it can be flushed");
+    }
+
+    fn filler(&self) -> std::path::PathBuf {
+        self.path().join("filler")
     }
 
     /// Bytes that an unprivileged writer could still get.

@@ -24,7 +24,7 @@ pub use child::Process;
 pub use cluster::Cluster;
 pub use command::{Finished, run, run_with_input};
 pub use dir::TestDir;
-pub use disk::SmallDisk;
+pub use disk::{FaultyDisk, PowerCut, SmallDisk};
 pub use etcd::{Etcd, EtcdKey};
 pub use http::{HttpAnswer, http_get};
 pub use ports::Port;
