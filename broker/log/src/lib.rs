@@ -37,7 +37,7 @@ pub use checkpoint::{CheckpointEntry, LastMessage};
 pub use config::{InvalidConfig, PartitionOptions, TopicConfig};
 pub use error::{AppendError, ClosedReason, KeepError, OpenError, ReadError};
 pub use landing::Landing;
-pub use partition::{Appended, Bounds, Driver, Partition, PartitionStats, Piece, Target};
+pub use partition::{Appended, Bounds, Driver, Partition, PartitionStats, Piece, Promise, Target};
 pub use recovery::Recovered;
 pub use sealed::SealError;
 pub use shard::{EnvChunk, EnvFile, EnvSlice, Shard};

@@ -19,6 +19,9 @@ use crate::messages::{Failure, Metadata, PartitionKey, ToControl};
 /// A partition on this shard.
 pub type Partition = corelane_log::Partition<ShardEnv>;
 
+/// What a reader is promised of a partition's log.
+pub type Promise = corelane_log::Promise<ShardEnv>;
+
 /// Which broker and which shard this is.
 #[derive(Clone, Debug)]
 pub struct Identity {
@@ -189,8 +192,8 @@ pub struct Reply {
 
 /// Bytes of the log that a response carries.
 pub struct LogBytes {
-    /// Whose.
-    pub partition: Partition,
+    /// They stay readable by it.
+    pub promise: Promise,
     /// The first one's position.
     pub begin: Position,
     /// How many.

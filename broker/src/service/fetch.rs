@@ -59,7 +59,8 @@ async fn try_fetch(context: &ShardContext, waits: &LongPolls, request: &pb::Fetc
     let pieces = partition.read(begin, bytes_max).await.map_err(|error| read_failure(&error))?;
     let bytes = pieces.iter().map(Piece::bytes).sum();
     let response = response(partition.bounds(), begin);
-    Ok(Reply::with_payload(&response, LogBytes { partition, begin, bytes, pieces }))
+    let promise = partition.promise(begin);
+    Ok(Reply::with_payload(&response, LogBytes { promise, begin, bytes, pieces }))
 }
 
 fn response(bounds: Bounds, begin: Position) -> pb::FetchResponse {

@@ -23,7 +23,7 @@ use crate::io::pipe::Pipe;
 use crate::io::signal::Signal;
 use crate::io::socket::Socket;
 use crate::limits;
-use crate::service::context::{LogBytes, Partition, Reply};
+use crate::service::context::{LogBytes, Promise, Reply};
 
 /// Slices that one call sends at most.
 const SLICES_MAX: usize = 64;
@@ -63,7 +63,7 @@ enum Entry {
 /// Bytes of the log that were promised.
 struct LogPayload {
     number: u64,
-    partition: Partition,
+    promise: Rc<Promise>,
     /// The next byte to send.
     at: Position,
     bytes: usize,
@@ -131,12 +131,12 @@ impl Outgoing {
     /// Appends a response.
     pub(super) fn push(&self, correlation: u32, reply: Reply) {
         self.push_heads(|out| reply.encode_head(out, correlation));
-        let Some(LogBytes { partition, begin, bytes, pieces }) = reply.payload else { return };
+        let Some(LogBytes { promise, begin, bytes, pieces }) = reply.payload else { return };
         if bytes > 0 {
             let mut queue = self.queue.borrow_mut();
             queue.payloads += 1;
-            let (number, pieces) = (queue.payloads, pieces.into());
-            let payload = LogPayload { number, partition, at: begin, bytes, staged: VecDeque::new(), pieces };
+            let (number, promise, pieces) = (queue.payloads, Rc::new(promise), pieces.into());
+            let payload = LogPayload { number, promise, at: begin, bytes, staged: VecDeque::new(), pieces };
             queue.bytes += bytes;
             queue.entries.push_back(Entry::Log(payload));
         }
@@ -210,8 +210,8 @@ impl Outgoing {
     /// Makes sure that it is known where the first bytes of the log lie, those behind a head included.
     async fn look_up(&self) -> io::Result<()> {
         let unknown = self.queue.borrow_mut().first_payload().and_then(|payload| payload.unknown());
-        if let Some((partition, at, bytes)) = unknown {
-            let pieces = partition.read(at, bytes).await.map_err(io::Error::other)?;
+        if let Some((promise, at, bytes)) = unknown {
+            let pieces = promise.read(at, bytes).await.map_err(io::Error::other)?;
             if pieces.is_empty() {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
@@ -404,9 +404,9 @@ impl LogPayload {
     }
 
     /// The next bytes, if it must be asked where they lie: as many as are sent before it is asked again.
-    fn unknown(&self) -> Option<(Partition, Position, usize)> {
+    fn unknown(&self) -> Option<(Rc<Promise>, Position, usize)> {
         let is_unknown = self.staged.is_empty() && self.pieces.is_empty();
-        is_unknown.then(|| (self.partition.clone(), self.at, self.bytes.min(SEND_BYTES_MAX)))
+        is_unknown.then(|| (Rc::clone(&self.promise), self.at, self.bytes.min(SEND_BYTES_MAX)))
     }
 
     fn first_in_file(&self) -> Option<(ShardFile, u64, usize)> {

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use corelane_proto::ids::Position;
 
+use super::promises::Departed;
 use super::state::{Doomed, Ending, Rolling, State};
 use super::{Inner, Partition, count};
 use crate::env::{Disk, Env, File, OpenMode};
@@ -247,11 +248,17 @@ impl<E: Env> Inner<E> {
     }
 
     /// Takes the oldest segment out of the log and deletes it. The start never moves back, even when that fails.
+    /// What readers were promised of it they are sent: its file stays open for them.
     async fn expire(&self, base: u64) -> std::io::Result<()> {
+        self.open_promised(base).await;
         {
             let mut state = self.state.borrow_mut();
             assert!(state.closed_segments() > 0 && state.start() == base, "the oldest segment was expected at {base}");
-            let segment = state.segments.pop_front().expect("a closed segment is there");
+            let end = state.segment_end(0);
+            let mut segment = state.segments.pop_front().expect("a closed segment is there");
+            if let Some(file) = segment.file.take() {
+                state.promises.depart(Departed { base, end, file });
+            }
             let (log, summary) = (self.dir.join(segment.name()), self.dir.join(segment.summary_name()));
             state.chores.doomed = Some(Doomed { log, summary });
         }

@@ -177,7 +177,7 @@ impl<E: Env> Inner<E> {
             Rolling::Naming => None,
             Rolling::Old => {
                 let is_quiet = state.coverage.in_flight() == 0 && !state.coverage.is_flushing();
-                if state.durable < state.active().base || !is_quiet {
+                if state.durable < state.active().base || !is_quiet || state.is_resting(now.monotonic) {
                     return None;
                 }
                 state.rolling = Rolling::Naming;
@@ -245,6 +245,11 @@ impl<E: Env> Inner<E> {
         let mut at = |time: Duration| earliest = Some(earliest.map_or(time, |other: Duration| other.min(time)));
         if state.frozen.is_none() {
             if let FlushWish::At(time) = flush_wish(&state.config, &state.ends, now.monotonic) {
+                at(time);
+            }
+            if state.rolling == Rolling::Old
+                && let Some(time) = state.rests_until()
+            {
                 at(time);
             }
             if state.refuses.is_none()

@@ -5,6 +5,7 @@ mod append;
 mod chores;
 mod driver;
 mod find;
+mod promises;
 mod read;
 mod state;
 mod write;
@@ -20,7 +21,7 @@ use corelane_proto::ids::{Epoch, Position, TopicId};
 pub use append::Appended;
 pub use driver::Driver;
 pub use find::Target;
-pub use read::Piece;
+pub use read::{Piece, Promise};
 
 use crate::checkpoint::CheckpointEntry;
 use crate::config::{InvalidConfig, PartitionOptions, TopicConfig};

@@ -2,6 +2,7 @@
 //! visible end. What was promised stays readable: a slice keeps its memory, a file its descriptor.
 
 use std::io::ErrorKind;
+use std::rc::Rc;
 
 use corelane_proto::ids::Position;
 
@@ -36,6 +37,27 @@ impl<E: Env> Piece<E> {
     }
 }
 
+/// Bytes that were promised to a reader, from a position on: they stay readable through this, whatever retention does
+/// meanwhile. The space on the disk of segments that retention takes is given back when the last such promise is dropped.
+pub struct Promise<E: Env> {
+    inner: Rc<Inner<E>>,
+    from: u64,
+}
+
+impl<E: Env> Promise<E> {
+    /// As [`Partition::read`], of what was promised.
+    pub async fn read(&self, at: Position, bytes_max: usize) -> Result<Vec<Piece<E>>, ReadError> {
+        assert!(at.0 >= self.from, "bytes from {} on were promised, those at {at} were asked for", self.from);
+        self.inner.read(at.0, bytes_max, true).await
+    }
+}
+
+impl<E: Env> Drop for Promise<E> {
+    fn drop(&mut self) {
+        self.inner.state.borrow_mut().promises.end(self.from);
+    }
+}
+
 /// A segment's file, to be opened.
 struct Unopened {
     base: u64,
@@ -46,18 +68,55 @@ impl<E: Env> Partition<E> {
     /// The bytes of the log from `at` on, as pieces that lie back to back: at most `bytes_max` in all, possibly fewer, none
     /// at the visible end. Waits only to open a file.
     pub async fn read(&self, at: Position, bytes_max: usize) -> Result<Vec<Piece<E>>, ReadError> {
-        loop {
-            match self.inner.pieces(at.0, bytes_max)? {
-                Ok(pieces) => return Ok(pieces),
-                Err(unopened) => self.inner.open_for_reading(&unopened).await?,
-            }
-        }
+        self.inner.read(at.0, bytes_max, false).await
+    }
+
+    /// Promises the bytes from `from` on to a reader, as far as the log has them now.
+    pub fn promise(&self, from: Position) -> Promise<E> {
+        self.inner.state.borrow_mut().promises.begin(from.0);
+        Promise { inner: Rc::clone(&self.inner), from: from.0 }
     }
 }
 
 impl<E: Env> Inner<E> {
-    fn pieces(&self, at: u64, bytes_max: usize) -> Result<Result<Vec<Piece<E>>, Unopened>, ReadError> {
+    async fn read(&self, at: u64, bytes_max: usize, is_promised: bool) -> Result<Vec<Piece<E>>, ReadError> {
+        loop {
+            match self.pieces(at, bytes_max, is_promised)? {
+                Ok(pieces) => return Ok(pieces),
+                Err(unopened) => self.open_for_reading(&unopened).await?,
+            }
+        }
+    }
+
+    /// Opens the file of the closed segment at `base`, which is to be deleted, if bytes of it are promised. What cannot be
+    /// opened now could not be read later either.
+    pub(super) async fn open_promised(&self, base: u64) {
+        let unopened = {
+            let state = self.state.borrow();
+            let index = state.segment_index(base);
+            let segment = &state.segments[index];
+            let is_wanted = segment.file.is_none() && state.promises.reach_below(state.segment_end(index));
+            is_wanted.then(|| Unopened { base, path: self.dir.join(segment.name()) })
+        };
+        if let Some(unopened) = unopened
+            && let Err(error) = self.open_for_reading(&unopened).await
+        {
+            tracing::warn!(partition = %self.label, "a reader cannot be sent what it was promised: {error}");
+        }
+    }
+
+    fn pieces(
+        &self,
+        at: u64,
+        bytes_max: usize,
+        is_promised: bool,
+    ) -> Result<Result<Vec<Piece<E>>, Unopened>, ReadError> {
         let state = self.state.borrow();
+        let departed = if is_promised && state.ended.is_none() { state.promises.departed(at) } else { None };
+        if let Some(departed) = departed {
+            let bytes = (departed.end - at).min(bytes_max as u64) as usize;
+            return Ok(Ok(vec![Piece::File { file: departed.file.clone(), offset: at - departed.base, bytes }]));
+        }
         state.check_range(at)?;
         let to = state.durable.min(at.saturating_add(bytes_max as u64));
         let hot_from = state.tail.start(state.end);
@@ -129,7 +188,7 @@ impl<E: Env> Inner<E> {
     pub(super) async fn bytes_at(&self, at: u64, to: u64) -> Result<EnvSlice<E>, ReadError> {
         assert!(at < to, "bytes below {to} were expected from {at} on");
         loop {
-            let piece = match self.pieces(at, (to - at) as usize)? {
+            let piece = match self.pieces(at, (to - at) as usize, false)? {
                 Ok(pieces) => pieces.into_iter().next().expect("there are bytes below the visible end"),
                 Err(unopened) => {
                     self.open_for_reading(&unopened).await?;

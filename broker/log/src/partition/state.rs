@@ -9,6 +9,7 @@ use std::time::Duration;
 use corelane_proto::ids::Position;
 use corelane_proto::set::SetInfo;
 
+use super::promises::Promises;
 use crate::config::TopicConfig;
 use crate::coverage::{Coverage, LastMessage, SetEnd, SetEnds};
 use crate::env::Env;
@@ -60,6 +61,7 @@ pub(super) struct State<E: Env> {
     pub(super) ended: Option<ClosedReason>,
     pub(super) ending: Option<Ending>,
     pub(super) chores: Chores,
+    pub(super) promises: Promises<E>,
 }
 
 /// How the partition ends.
@@ -188,6 +190,7 @@ impl<E: Env> State<E> {
             ended: None,
             ending: None,
             chores: Chores { untidy, ..Chores::default() },
+            promises: Promises::default(),
         }
     }
 
@@ -246,6 +249,9 @@ impl<E: Env> State<E> {
             let limit = u64::from(self.config.set_bytes_max);
             return Err(AppendError::TooLarge { bytes: bytes as u64, limit });
         }
+        if self.rolling != Rolling::No && self.is_resting(now) {
+            return Err(AppendError::NoSpace);
+        }
         let used = self.end - self.active().base;
         let needed = used + bytes as u64;
         if used > 0 && needed > self.config.segment_bytes {
@@ -276,13 +282,21 @@ impl<E: Env> State<E> {
 
     /// The disk was full: says so for a while, then lets it be asked again.
     fn check_full(&mut self, now: Duration) -> Result<(), AppendError> {
-        match self.space.full_at {
-            Some(at) if now < at + self.tuning.no_space_retry => Err(AppendError::NoSpace),
-            _ => {
-                self.space.full_at = None;
-                Ok(())
-            }
+        if self.is_resting(now) {
+            return Err(AppendError::NoSpace);
         }
+        self.space.full_at = None;
+        Ok(())
+    }
+
+    /// Whether the disk was full a moment ago and is not asked again yet.
+    pub(super) fn is_resting(&self, now: Duration) -> bool {
+        self.rests_until().is_some_and(|until| now < until)
+    }
+
+    /// When the disk, having been full, may be asked again.
+    pub(super) fn rests_until(&self) -> Option<Duration> {
+        self.space.full_at.map(|at| at + self.tuning.no_space_retry)
     }
 
     /// Whether the window has room for `bytes` more; if not, a flush is forced.

@@ -158,14 +158,21 @@ impl<E: Env> Inner<E> {
             return self.close_for_disk("the flush of a full segment", &error);
         }
         let disk = self.shard.env().disk();
-        if let Err(error) = disk.rename(&self.dir.join(names::PREPARED), &self.dir.join(&name)).await {
-            return self.close_for_disk("naming the next segment", &error);
+        match disk.rename(&self.dir.join(names::PREPARED), &self.dir.join(&name)).await {
+            Ok(()) => {}
+            Err(error) if is_no_space(&error) => {
+                // The directory cannot grow. Nothing has changed by that: it is tried again after a while.
+                self.state.borrow_mut().rolling = Rolling::Old;
+                return self.is_full();
+            }
+            Err(error) => return self.close_for_disk("naming the next segment", &error),
         }
         if let Err(error) = disk.sync_dir(&self.dir).await {
             return self.close_for_disk("flushing the directory", &error);
         }
         let mut state = self.state.borrow_mut();
         state.rolling = Rolling::No;
+        state.space.full_at = None;
         let index = state.segments.len() - 2;
         let old = &mut state.segments[index];
         old.needs_trim = true;

@@ -38,6 +38,8 @@ pub struct Faults {
     pub slow: f64,
     /// Space for files, in bytes.
     pub capacity_bytes: u64,
+    /// No directory has room for another name: a rename ends with ENOSPC.
+    pub names_full: bool,
 }
 
 impl Default for Faults {
@@ -50,6 +52,7 @@ impl Default for Faults {
             gate: false,
             slow: 0.0,
             capacity_bytes: u64::MAX,
+            names_full: false,
         }
     }
 }
@@ -418,7 +421,11 @@ impl Disk for SimDisk {
         let (from, to) = (from.to_owned(), to.to_owned());
         self.begin(move |disk| {
             disk.inner.world.trace(|| format!("rename {} to {}", from.display(), to.display()));
+            let is_full = disk.faults().names_full;
             disk.change(disk.faults().names_eio, move |disk| {
+                if is_full {
+                    return Err(no_space());
+                }
                 disk.inner.names.borrow_mut().rename(disk.inner.world.next(), &from, &to)
             })
         })

@@ -164,6 +164,41 @@ fn a_full_disk_is_said_at_once_and_publishing_resumes_by_itself() {
 }
 
 #[test]
+fn a_directory_that_is_full_refuses_at_once_and_the_roll_goes_on_by_itself_when_there_is_room() {
+    over_seeds(|seed| {
+        let machine = Machine::new(seed);
+        machine.run(async {
+            let log = machine.create(options()).await;
+            let disk = machine.sim.disk();
+            let set = set(1, &[8000]);
+            // Made ahead, so that the roll itself is what finds no room.
+            let mut published = 0;
+            while log.bounds().end.0 < 60 << 10 {
+                publish_durably(&log, &set).await;
+                published += 1;
+            }
+            machine.env.sleep(Duration::from_secs(1)).await;
+            disk.set_faults(Faults { names_full: true, ..Faults::default() });
+            let began = machine.env.monotonic();
+            loop {
+                match try_publish(&log, &set).await {
+                    Ok(_) => published += 1,
+                    Err(error) => break assert_eq!(error, AppendError::NoSpace),
+                }
+                machine.env.sleep(Duration::from_millis(50)).await;
+                assert!(machine.since(began) < Duration::from_secs(60), "the roll found no want of room");
+            }
+            assert_eq!(log.closed(), None, "nothing is lost and nothing unknown");
+            disk.set_faults(Faults::default());
+            machine.env.sleep(Duration::from_secs(2)).await;
+            publish_durably(&log, &set).await;
+            assert_eq!(machine.read(&log, 0).await, set.repeat(published + 1));
+            assert!(log.stats().segments > 1);
+        });
+    });
+}
+
+#[test]
 fn a_failed_write_or_flush_closes_the_partition_to_appends_and_it_goes_on_serving() {
     over_seeds(|seed| {
         let machine = Machine::new(seed);

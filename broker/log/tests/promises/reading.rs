@@ -1,5 +1,6 @@
 //! Reading: places, searches, bad messages, waiting.
 
+use corelane_log::env::Env;
 use corelane_log::{Piece, ReadError, Target};
 use corelane_proto::ids::Position;
 
@@ -165,5 +166,49 @@ fn waits_end_with_the_partition() {
             assert!(matches!(log.read(Position(0), 10).await.err(), Some(ReadError::Gone(_))));
         });
         assert_eq!(machine.sim.disk().paths(), Vec::<std::path::PathBuf>::new(), "nothing is left of it");
+    });
+}
+
+#[test]
+fn what_was_promised_stays_readable_after_retention_took_it_and_no_longer() {
+    over_seeds(|seed| {
+        let machine = Machine::new(seed);
+        machine.run(async {
+            let log = machine.create(options()).await;
+            let mut all = Vec::new();
+            for number in 0..60 {
+                let set = set(number, &[8000]);
+                publish_durably(&log, &set).await;
+                all.extend(set);
+            }
+            let (early, late) = (Position(70_000), Position(150_000));
+            let promises = (log.promise(early), log.promise(late));
+            let start = log.trim(Position(300_000)).await.unwrap();
+            assert!(start.0 > 200_000);
+            let refused = log.read(early, 1).await.err();
+            assert!(matches!(refused, Some(ReadError::OutOfRange { .. })), "others are told the valid range");
+            for (promise, from) in [(&promises.0, early), (&promises.1, late)] {
+                let mut read = Vec::new();
+                while read.len() < 200_000 {
+                    let at = Position(from.0 + read.len() as u64);
+                    let pieces = promise.read(at, 7777).await.unwrap();
+                    assert!(!pieces.is_empty());
+                    for piece in &pieces {
+                        read.extend(machine.bytes(piece).await);
+                    }
+                }
+                assert_eq!(read, all[from.0 as usize..][..read.len()]);
+            }
+            // The space is given back as the promises end, the last of each segment.
+            let disk = machine.sim.disk();
+            let held = disk.bytes_used();
+            drop(promises.0);
+            machine.env.sleep(std::time::Duration::from_secs(1)).await;
+            let held_for_late = disk.bytes_used();
+            assert!(held_for_late < held, "{held_for_late} of {held}");
+            drop(promises.1);
+            machine.env.sleep(std::time::Duration::from_secs(1)).await;
+            assert!(disk.bytes_used() < held_for_late);
+        });
     });
 }
