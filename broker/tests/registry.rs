@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use corelane_broker::registry::embedded::{EmbeddedOptions, EmbeddedStore};
 use corelane_broker::registry::store::{Op, Store, StoreError, Txn, Watch, list};
+use corelane_testkit::{FaultyDisk, SmallDisk, skip};
 use store_suite::Fixture;
 
 struct Embedded {
@@ -120,4 +121,102 @@ async fn a_restart_arms_each_lease_for_its_full_life_again() {
     assert!(store.get("/long").await.expect("get").is_some());
     let another = store.grant(Duration::from_hours(1)).await.expect("grant");
     assert!(another > short, "a lease's name is not given twice");
+}
+
+/// Puts keys until the store refuses; says how many it took.
+async fn fill(store: &EmbeddedStore, from: usize) -> usize {
+    let mut count = from;
+    loop {
+        match store.commit(Txn::new().put(format!("/fill/{count:06}"), vec![7; 1_000])).await {
+            Ok(_) => count += 1,
+            Err(StoreError::NoSpace) => return count,
+            Err(error) => panic!("{error}"),
+        }
+        assert!(count < 100_000, "the disk never fills");
+    }
+}
+
+#[tokio::test]
+async fn on_a_full_disk_what_makes_room_is_written_and_what_is_new_is_refused_until_there_is_room() {
+    let name = "on_a_full_disk_what_makes_room_is_written_and_what_is_new_is_refused_until_there_is_room";
+    let disk = match SmallDisk::mount(16) {
+        Ok(disk) => disk,
+        Err(why) => return skip(name, &why),
+    };
+    let path = disk.path().join("registry.redb");
+    let store = EmbeddedStore::open(&path, OPTIONS).expect("opens");
+    let lease = store.grant(Duration::from_hours(1)).await.expect("grant");
+    for i in 0..100 {
+        store.commit(Txn::new().put(format!("/before/{i:03}"), vec![1; 1_000])).await.expect("commit");
+    }
+    disk.fill();
+    let count = fill(&store, 0).await;
+    println!("{count} keys were taken on the full disk");
+
+    // Refused is refused: nothing of it is there, and the store goes on.
+    assert_eq!(store.get(&format!("/fill/{count:06}")).await.expect("get"), None);
+    let deleted = async |store: &EmbeddedStore, i: usize| {
+        // A tombstone for what goes, as the deletion of a topic leaves one.
+        let txn = Txn::new().delete(format!("/before/{i:03}")).put(format!("/deleted/{i:03}"), vec![2; 100]);
+        store.commit(txn).await.map(|_| ())
+    };
+    for i in 0..50 {
+        assert_eq!(deleted(&store, i).await, Ok(()), "deletion {i}");
+    }
+    store.keep_alive(lease).await.expect("alive");
+    let alive = Op::Put { key: "/alive".to_owned(), value: vec![3; 100], lease: Some(lease) };
+    store.commit(Txn::new().then(alive)).await.expect("what goes by itself is written");
+    store.commit(Txn::new().put("/before/099", vec![4; 1_000])).await.expect("what was there is written over");
+    let (before, _) = list(&store, "/").await.expect("list");
+    store.close();
+
+    // So it is for a store that is opened on the full disk.
+    let store = EmbeddedStore::open(&path, OPTIONS).expect("opens on a full disk");
+    assert_eq!(list(&store, "/").await.expect("list").0, before);
+    // The start may have found room within the file.
+    fill(&store, count).await;
+    for i in 50..99 {
+        assert_eq!(deleted(&store, i).await, Ok(()), "deletion {i}");
+    }
+
+    // It resumes by itself.
+    disk.make_room();
+    store.commit(Txn::new().put("/new", Vec::new())).await.expect("there is room again");
+    assert!(store.get("/new").await.expect("get").is_some());
+}
+
+#[tokio::test]
+async fn a_write_that_failed_is_told_and_the_store_goes_on_from_what_the_disk_has() {
+    let name = "a_write_that_failed_is_told_and_the_store_goes_on_from_what_the_disk_has";
+    let disk = match FaultyDisk::mount(16) {
+        Ok(disk) => disk,
+        Err(why) => return skip(name, &why),
+    };
+    let path = disk.path().join("registry.redb");
+    let store = EmbeddedStore::open(&path, OPTIONS).expect("opens");
+    let first = store.commit(Txn::new().put("/a", b"1".to_vec())).await.expect("commit").revision;
+    let mut watch = store.watch("/", first + 1).await.expect("watch");
+    let lease = store.grant(Duration::from_hours(1)).await.expect("grant");
+
+    let mark = b"what the disk does not take";
+    disk.fail_writes(mark);
+    for _ in 0..3 {
+        let failed = store.commit(Txn::new().put("/bad", mark.to_vec())).await;
+        assert!(matches!(failed, Err(StoreError::Unavailable(_))), "{failed:?}");
+        assert_eq!(store.get("/bad").await.expect("reads go on"), None);
+        store.commit(Txn::new().put("/a", b"2".to_vec())).await.expect("what the disk takes is written");
+    }
+    assert!(disk.failures() > 0);
+    store.keep_alive(lease).await.expect("leases outlive it");
+    disk.heal();
+    let last = store.commit(Txn::new().put("/bad", mark.to_vec())).await.expect("commit").revision;
+    let mut seen = 0;
+    while seen < last {
+        seen = watch.next().await.expect("a watch goes on").revision;
+    }
+    drop(watch);
+    store.close();
+    let store = EmbeddedStore::open(&path, OPTIONS).expect("opens again");
+    assert_eq!(store.get("/bad").await.expect("get").expect("there").value, mark);
+    assert_eq!(store.get("/a").await.expect("get").expect("there").value, b"2");
 }

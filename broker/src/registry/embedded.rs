@@ -2,8 +2,11 @@
 //! commits what has gathered in one flush; reads and watches look at committed states only, on the caller's thread.
 //! Leases are on disk, their deadlines are not: a restart re-arms each one for its full life.
 //!
-//! A write that failed closes the store until the broker is restarted: what the disk kept of it is unknown.
+//! After a write that failed, what the disk kept of it is unknown: the file is opened anew, which checks every page that
+//! counts, and the calls of that batch are told that they may or may not have happened. On a full disk deletions go on.
 
+mod opened;
+mod reserved;
 mod tables;
 mod writer;
 
@@ -13,18 +16,16 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use redb::{Database, ReadableDatabase as _};
+use redb::ReadTransaction;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::store::{
     Change, Changes, Entry, LeaseId, Outcome, Page, Range, Revision, Seen, Store, StoreError, StoreResult, Txn, Watch,
 };
 use crate::limits::{HISTORY_REVISIONS_MAX, STORE_QUEUE_MAX, WATCH_BATCH_MAX};
+use opened::{Opened, read_failed};
 use tables::{CURRENT, HISTORY, entry_of, meta};
 use writer::{Command, Writer};
-
-/// What redb may keep in memory, in bytes: a registry of thousands of topics is a few megabytes.
-const CACHE_BYTES: usize = 4 << 20;
 
 /// How the store is opened.
 #[derive(Clone, Copy, Debug)]
@@ -42,7 +43,7 @@ impl Default for EmbeddedOptions {
 /// The embedded registry. Clones share it; it closes when the last one, and the last watch, is dropped.
 #[derive(Clone)]
 pub struct EmbeddedStore {
-    database: Arc<Database>,
+    opened: Arc<Opened>,
     commands: mpsc::Sender<Command>,
     revisions: watch::Receiver<Revision>,
     thread: Arc<Mutex<Option<JoinHandle<()>>>>,
@@ -52,23 +53,21 @@ impl EmbeddedStore {
     /// Opens the file, or makes it. Blocks: called once at start.
     pub fn open(path: &Path, options: EmbeddedOptions) -> StoreResult<Self> {
         let failed = |error: &dyn std::fmt::Display| StoreError::Failed(format!("{}: {error}", path.display()));
-        let mut builder = Database::builder();
-        builder.set_cache_size(CACHE_BYTES);
-        let database = Arc::new(builder.create(path).map_err(|error| failed(&error))?);
         let (commands, queue) = mpsc::channel(STORE_QUEUE_MAX);
         let (revision_sender, revisions) = watch::channel(0);
-        let writer = Writer::open(Arc::clone(&database), options, revision_sender).map_err(|error| failed(&error))?;
+        let opened = Arc::new(Opened::new(path));
+        let writer = Writer::open(Arc::clone(&opened), options, revision_sender).map_err(|error| failed(&error))?;
         let thread = std::thread::Builder::new()
             .name("registry".to_owned())
             .spawn(move || writer.run(queue))
             .map_err(|error| failed(&error))?;
-        Ok(Self { database, commands, revisions, thread: Arc::new(Mutex::new(Some(thread))) })
+        Ok(Self { opened, commands, revisions, thread: Arc::new(Mutex::new(Some(thread))) })
     }
 
     /// Closes it once everything queued is done; the last other clone and watch must be gone for the file to be free.
     pub fn close(self) {
-        let Self { database, commands, revisions, thread } = self;
-        drop((database, commands, revisions));
+        let Self { opened, commands, revisions, thread } = self;
+        drop((opened, commands, revisions));
         let thread = thread.lock().expect("nobody panics while it is held").take();
         if let Some(thread) = thread {
             let _ = thread.join();
@@ -76,15 +75,12 @@ impl EmbeddedStore {
     }
 
     async fn ask<T>(&self, command: impl FnOnce(oneshot::Sender<StoreResult<T>>) -> Command) -> StoreResult<T> {
-        let stopped = || StoreError::Failed("its thread has ended".to_owned());
         let (reply, answer) = oneshot::channel();
-        self.commands.send(command(reply)).await.map_err(|_| stopped())?;
-        answer.await.map_err(|_| stopped())?
+        let sent = self.commands.send(command(reply)).await;
+        sent.map_err(|_| StoreError::Failed("its thread has ended".to_owned()))?;
+        // A batch that failed is dropped, answers and all.
+        answer.await.unwrap_or_else(|_| Err(self.opened.last_failure()))
     }
-}
-
-fn read_failed(error: impl Into<redb::Error>) -> StoreError {
-    StoreError::Failed(error.into().to_string())
 }
 
 impl Store for EmbeddedStore {
@@ -95,19 +91,20 @@ impl Store for EmbeddedStore {
     }
 
     async fn seen(&self) -> StoreResult<Seen> {
-        let known = meta(&self.database.begin_read().map_err(read_failed)?).map_err(read_failed)?;
+        let known = self.opened.read(|read| meta(read).map_err(read_failed))?;
         Ok(Seen { store_id: known.store_id, revision: known.revision })
     }
 
     async fn get(&self, key: &str) -> StoreResult<Option<Entry>> {
-        let read = self.database.begin_read().map_err(read_failed)?;
-        let current = read.open_table(CURRENT).map_err(read_failed)?;
-        let found = current.get(key).map_err(read_failed)?;
-        Ok(found.map(|stored| entry_of(key, stored.value())))
+        self.opened.read(|read| {
+            let current = read.open_table(CURRENT).map_err(read_failed)?;
+            let found = current.get(key).map_err(read_failed)?;
+            Ok(found.map(|stored| entry_of(key, stored.value())))
+        })
     }
 
     async fn range(&self, range: Range) -> StoreResult<Page> {
-        read_range(&self.database, &range)
+        self.opened.read(|read| read_range(read, &range))
     }
 
     async fn commit(&self, txn: Txn) -> StoreResult<Outcome> {
@@ -127,16 +124,15 @@ impl Store for EmbeddedStore {
     }
 
     async fn watch(&self, prefix: &str, from: Revision) -> StoreResult<EmbeddedWatch> {
-        let (database, revisions) = (Arc::clone(&self.database), self.revisions.clone());
-        Ok(EmbeddedWatch { database, revisions, prefix: prefix.to_owned(), next: from })
+        let (opened, revisions) = (Arc::clone(&self.opened), self.revisions.clone());
+        Ok(EmbeddedWatch { opened, revisions, prefix: prefix.to_owned(), next: from })
     }
 }
 
 /// The current state in the range with everything above the wanted revision undone: the first change above it knows
 /// what was there before.
-fn read_range(database: &Database, range: &Range) -> StoreResult<Page> {
-    let read = database.begin_read().map_err(read_failed)?;
-    let known = meta(&read).map_err(read_failed)?;
+fn read_range(read: &ReadTransaction, range: &Range) -> StoreResult<Page> {
+    let known = meta(read).map_err(read_failed)?;
     let revision = range.at.unwrap_or(known.revision);
     if revision < known.compacted {
         return Err(StoreError::Compacted { compacted: known.compacted });
@@ -173,7 +169,7 @@ fn read_range(database: &Database, range: &Range) -> StoreResult<Page> {
 
 /// A watch that keeps nothing but its place: it reads the changes from the remembered history when it is asked.
 pub struct EmbeddedWatch {
-    database: Arc<Database>,
+    opened: Arc<Opened>,
     revisions: watch::Receiver<Revision>,
     prefix: String,
     next: Revision,
@@ -181,9 +177,8 @@ pub struct EmbeddedWatch {
 
 impl EmbeddedWatch {
     /// The changes from `next` on, whole transactions, some hundreds at a time.
-    fn read(&self) -> StoreResult<Changes> {
-        let read = self.database.begin_read().map_err(read_failed)?;
-        let known = meta(&read).map_err(read_failed)?;
+    fn read(&self, read: &ReadTransaction) -> StoreResult<Changes> {
+        let known = meta(read).map_err(read_failed)?;
         if self.next <= known.compacted {
             return Err(StoreError::Compacted { compacted: known.compacted });
         }
@@ -214,7 +209,7 @@ impl Watch for EmbeddedWatch {
             let next = self.next;
             let ended = || StoreError::Failed("its thread has ended".to_owned());
             self.revisions.wait_for(|revision| *revision >= next).await.map_err(|_| ended())?;
-            let found = self.read()?;
+            let found = self.opened.read(|read| self.read(read))?;
             self.next = found.revision + 1;
             if !found.changes.is_empty() {
                 return Ok(found);

@@ -221,8 +221,12 @@ pub enum StoreError {
         /// The last one forgotten.
         compacted: Revision,
     },
-    /// Its database is full: it takes no writes and no leases until an operator has made room.
-    #[error("the registry is full: compact etcd, defragment it, then disarm its NOSPACE alarm")]
+    /// It has no room: etcd takes no writes and no leases until an operator has made some; the embedded one takes what
+    /// makes room and nothing new.
+    #[error(
+        "the registry is full: make room on the disk, delete a topic; or compact etcd, defragment it, then disarm its \
+         NOSPACE alarm"
+    )]
     NoSpace,
     /// It is another store, or an earlier state of it: nothing that was read from it holds any more. A commit may or may
     /// not have happened. Every further request is refused like this until [`Store::renew`]; then read everything again.

@@ -64,6 +64,13 @@ pub enum TopicError {
     Store(#[from] StoreError),
 }
 
+impl TopicError {
+    /// Whether there was no room for it.
+    pub fn is_no_space(&self) -> bool {
+        matches!(self, Self::Store(StoreError::NoSpace))
+    }
+}
+
 /// A topic to be made.
 #[derive(Clone, Debug)]
 pub struct NewTopic {

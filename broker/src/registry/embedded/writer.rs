@@ -5,12 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use redb::{Database, ReadableTable as _, Table, WriteTransaction};
+use redb::{ReadableTable as _, Table, WriteTransaction};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::EmbeddedOptions;
+use super::opened::Opened;
+use super::reserved::Reserve;
 use super::tables::{CURRENT, HISTORY, LEASES, META, Meta, entry_of, stored_of};
-use crate::limits::STORE_GROUP_MAX;
+use crate::limits::{REGISTRY_RETRY, STORE_GROUP_MAX};
 use crate::registry::keys::prefix_end;
 use crate::registry::store::{
     Compare, Entry, LeaseId, Op, OpResult, Outcome, Revision, StoreError, StoreResult, Test, Txn,
@@ -37,50 +39,43 @@ struct Lease {
 
 /// The thread's state.
 pub(super) struct Writer {
-    database: Arc<Database>,
+    opened: Arc<Opened>,
     options: EmbeddedOptions,
     revisions: watch::Sender<Revision>,
     leases: BTreeMap<LeaseId, Lease>,
-    failure: Option<StoreError>,
+    reserve: Reserve,
+    /// After a failure, no lease is ended before this: what fails again and again shall not do so without a pause.
+    rests_until: Instant,
 }
 
 /// Answers to be given once the flush is done.
-type Answer = Box<dyn FnOnce(Option<&StoreError>)>;
+type Answer = Box<dyn FnOnce()>;
 
 impl Writer {
-    /// Makes the tables, if they are not there, and re-arms every lease for its full life.
+    /// Opens the file, makes the tables, if they are not there, and re-arms every lease for its full life.
     pub(super) fn open(
-        database: Arc<Database>,
+        opened: Arc<Opened>,
         options: EmbeddedOptions,
         revisions: watch::Sender<Revision>,
     ) -> Result<Self, redb::Error> {
-        let now = Instant::now();
-        let mut leases = BTreeMap::new();
-        let write = database.begin_write()?;
-        {
-            let current = write.open_table(CURRENT)?;
-            write.open_table(HISTORY)?;
-            for lease in write.open_table(LEASES)?.iter()? {
-                let (id, life_ms) = lease?;
-                let life = Duration::from_millis(life_ms.value());
-                leases.insert(id.value(), Lease { life, deadline: now + life, keys: BTreeSet::new() });
+        let reserve = opened.open()?;
+        let (leases, revision) = opened.write(load)??;
+        revisions.send_replace(revision);
+        Ok(Self { opened, options, revisions, leases, reserve, rests_until: Instant::now() })
+    }
+
+    /// Opens the file anew. Leases that are known keep their deadlines.
+    fn reopen(&mut self) -> Result<(), redb::Error> {
+        self.reserve = self.opened.open()?;
+        let (mut leases, revision) = self.opened.write(load)??;
+        for (id, lease) in &mut leases {
+            if let Some(known) = self.leases.get(id) {
+                lease.deadline = known.deadline;
             }
-            for entry in current.iter()? {
-                let (key, stored) = entry?;
-                if let Some(lease) = leases.get_mut(&stored.value().2) {
-                    lease.keys.insert(key.value().to_owned());
-                }
-            }
-            let mut table = write.open_table(META)?;
-            let mut meta = Meta::load(&table)?;
-            if meta.store_id == 0 {
-                meta.store_id = fastrand::u64(1..);
-            }
-            meta.store(&mut table)?;
-            revisions.send_replace(meta.revision);
         }
-        write.commit()?;
-        Ok(Self { database, options, revisions, leases, failure: None })
+        self.leases = leases;
+        self.revisions.send_replace(revision);
+        Ok(())
     }
 
     /// Runs until every handle of the store is gone.
@@ -91,6 +86,7 @@ impl Writer {
             loop {
                 let mut batch = Vec::new();
                 let deadline = self.leases.values().map(|lease| lease.deadline).min();
+                let deadline = deadline.map(|deadline| deadline.max(self.rests_until));
                 let ended = async {
                     match deadline {
                         Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
@@ -106,47 +102,59 @@ impl Writer {
         });
     }
 
+    /// After an error nothing of a batch counts for certain: its answers are dropped, which their callers hear as the
+    /// failure that was noted before.
     fn run_batch(&mut self, batch: Vec<Command>) {
-        let mut answers: Vec<Answer> = Vec::with_capacity(batch.len());
-        if self.failure.is_none()
-            && let Err(error) = self.apply_batch(batch, &mut answers)
+        if !self.opened.is_open()
+            && let Err(error) = self.reopen()
         {
-            tracing::error!(%error, "the embedded registry failed and stays closed until the broker is restarted");
-            self.failure = Some(StoreError::Failed(format!("{error}; restart the broker")));
-            // Its deadlines mean nothing any more.
-            self.leases.clear();
+            return self.failed("cannot be opened", &error);
         }
-        for answer in answers {
-            answer(self.failure.as_ref());
+        let mut answers: Vec<Answer> = Vec::with_capacity(batch.len());
+        match self.apply_batch(batch, &mut answers) {
+            Ok(()) => answers.into_iter().for_each(|answer| answer()),
+            Err(error) => {
+                self.failed("was not written", &error);
+                if let Err(error) = self.reopen() {
+                    self.failed("cannot be opened", &error);
+                }
+                drop(answers);
+            }
         }
     }
 
-    /// Runs a batch and flushes it. After an error nothing of it counts, and those not yet run are dropped unanswered,
-    /// which their callers hear as a failure.
+    fn failed(&mut self, what: &str, error: &redb::Error) {
+        tracing::error!(%error, "the registry's file {what}; it is opened anew");
+        self.opened.note(error);
+        self.rests_until = Instant::now() + REGISTRY_RETRY;
+    }
+
+    /// Runs a batch and flushes it.
     fn apply_batch(&mut self, batch: Vec<Command>, answers: &mut Vec<Answer>) -> Result<(), redb::Error> {
-        let database = Arc::clone(&self.database);
-        let write = database.begin_write()?;
-        let mut state = State::open(&write)?;
-        let before = state.meta;
-        let now = Instant::now();
-        let ended: Vec<LeaseId> =
-            self.leases.iter().filter(|(_, lease)| lease.deadline <= now).map(|(id, _)| *id).collect();
-        for lease in ended {
-            self.end_lease(&mut state, lease)?;
-        }
-        for command in batch {
-            let answer = self.apply(&mut state, command, now)?;
-            answers.push(answer);
-        }
-        let after = state.meta;
-        if after == before && !state.leases_changed {
-            return Ok(());
-        }
-        state.forget_history(self.options.history_revisions_max)?;
-        state.close()?;
-        write.commit()?;
-        self.revisions.send_replace(after.revision);
-        Ok(())
+        let opened = Arc::clone(&self.opened);
+        opened.write(|write| {
+            let mut state = State::open(&write)?;
+            let before = state.meta;
+            let now = Instant::now();
+            let ended: Vec<LeaseId> =
+                self.leases.iter().filter(|(_, lease)| lease.deadline <= now).map(|(id, _)| *id).collect();
+            for lease in ended {
+                self.end_lease(&mut state, lease)?;
+            }
+            for command in batch {
+                let answer = self.apply(&mut state, command, now)?;
+                answers.push(answer);
+            }
+            let after = state.meta;
+            if after == before && !state.leases_changed {
+                return Ok(());
+            }
+            state.forget_history(self.options.history_revisions_max)?;
+            state.close()?;
+            write.commit()?;
+            self.revisions.send_replace(after.revision);
+            Ok(())
+        })?
     }
 
     fn apply(&mut self, state: &mut State<'_>, command: Command, now: Instant) -> Result<Answer, redb::Error> {
@@ -200,6 +208,9 @@ impl Writer {
         if decided.leases().any(|lease| !self.leases.contains_key(&lease)) {
             return Ok(Err(StoreError::LeaseGone));
         }
+        if self.reserve.is_low() && !decided.deletes() && decided.adds(state)? {
+            return Ok(Err(StoreError::NoSpace));
+        }
         let mut step = Step::new(state.meta.revision + 1);
         let succeeded = decided.succeeded;
         let results = state.apply(&mut step, decided, &mut self.leases)?;
@@ -209,10 +220,39 @@ impl Writer {
 }
 
 fn answer<T: 'static>(reply: oneshot::Sender<StoreResult<T>>, result: StoreResult<T>) -> Answer {
-    Box::new(move |failure| {
+    Box::new(move || {
         // Whoever asked may have gone.
-        let _ = reply.send(failure.map_or(result, |failure| Err(failure.clone())));
+        let _ = reply.send(result);
     })
+}
+
+/// Makes the tables, if they are not there. Answers every lease, armed for its full life, with its keys, and the revision.
+fn load(write: WriteTransaction) -> Result<(BTreeMap<LeaseId, Lease>, Revision), redb::Error> {
+    let mut leases = BTreeMap::new();
+    let now = Instant::now();
+    let mut state = State::open(&write)?;
+    for lease in state.leases.iter()? {
+        let (id, life_ms) = lease?;
+        let life = Duration::from_millis(life_ms.value());
+        leases.insert(id.value(), Lease { life, deadline: now + life, keys: BTreeSet::new() });
+    }
+    for entry in state.current.iter()? {
+        let (key, stored) = entry?;
+        if let Some(lease) = leases.get_mut(&stored.value().2) {
+            lease.keys.insert(key.value().to_owned());
+        }
+    }
+    let revision = state.meta.revision;
+    if state.meta.store_id == 0 {
+        state.meta.store_id = fastrand::u64(1..);
+        state.close()?;
+        write.commit()?;
+    } else {
+        // Nothing is written where nothing is new: the disk may be full.
+        drop(state);
+        write.abort()?;
+    }
+    Ok((leases, revision))
 }
 
 /// A transaction with its branches chosen.
@@ -227,6 +267,29 @@ enum DecidedOp {
 }
 
 impl Decided {
+    /// Whether something is deleted by it: that makes room, now or by what follows from it.
+    fn deletes(&self) -> bool {
+        self.ops.iter().any(|op| match op {
+            DecidedOp::Plain(op) => matches!(op, Op::Delete(_) | Op::DeletePrefix(_)),
+            DecidedOp::Txn(decided) => decided.deletes(),
+        })
+    }
+
+    /// Whether there are keys afterwards that are to stay and were not there before.
+    fn adds(&self, state: &State<'_>) -> Result<bool, redb::Error> {
+        for op in &self.ops {
+            let adds = match op {
+                DecidedOp::Plain(Op::Put { key, lease: None, .. }) => state.entry(key)?.is_none(),
+                DecidedOp::Plain(_) => false,
+                DecidedOp::Txn(decided) => decided.adds(state)?,
+            };
+            if adds {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     fn leases(&self) -> Box<dyn Iterator<Item = LeaseId> + '_> {
         Box::new(self.ops.iter().flat_map(|op| match op {
             DecidedOp::Plain(Op::Put { lease: Some(lease), .. }) => Box::new(std::iter::once(*lease)),
