@@ -145,6 +145,8 @@ pub const SHARD_QUEUE_MAX: usize = 1024;
 pub const TOPIC_CALL_MAX: Duration = Duration::from_mins(1);
 /// Partitions that one broker makes at a time.
 pub const CREATIONS_AT_A_TIME: usize = 64;
+/// How often partitions that could not be made, for want of room mostly, are tried again.
+pub const HOST_RETRY: Duration = Duration::from_secs(2);
 /// How often creations that died are looked for.
 pub const SWEEP_INTERVAL: Duration = Duration::from_secs(30);
 /// How long the marker of a creation may stand unchanged before the creation counts as dead.

@@ -5,6 +5,7 @@
 //! ```text
 //! <data>/identity                                  who this directory is
 //! <data>/lock                                      see `lock`
+//! <data>/spare                                     room for the identity when the disk is full
 //! <data>/checkpoint-<shard>                        see `checkpoint`
 //! <data>/<topic name>~<8 hex digits>/identity      which topic this is
 //! <data>/<topic name>~<8 hex digits>/<partition>/  a partition's segments
@@ -19,6 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::TopicConfig;
 use crate::env::Disk;
+use crate::error::is_no_space;
 use crate::limits;
 use crate::names;
 use crate::sealed::{self, SealError};
@@ -28,6 +30,9 @@ pub const FORMAT_VERSION: u32 = 1;
 
 const IDENTITY: &str = "identity";
 const DELETED: &str = ".deleted";
+const SPARE: &str = "spare";
+/// Room for an identity, and for what a file system takes beside a file.
+const SPARE_BYTES: usize = 16 << 10;
 
 /// Who a data directory is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -130,6 +135,13 @@ pub enum DataDirError {
     },
 }
 
+impl DataDirError {
+    /// Whether the disk has no room for it.
+    pub fn is_no_space(&self) -> bool {
+        matches!(self, Self::Disk { cause, .. } if is_no_space(cause))
+    }
+}
+
 /// A data directory.
 #[derive(Clone, Debug)]
 pub struct DataDir<D: Disk> {
@@ -156,9 +168,24 @@ impl<D: Disk> DataDir<D> {
         Ok(Some(identity))
     }
 
-    /// Replaces the identity. A crash leaves the old or the new one.
+    /// Replaces the identity. A crash leaves the old or the new one. On a full disk the spare file is given up for it: a
+    /// broker that cannot be started cannot make room either.
     pub async fn set_identity(&self, identity: &Identity) -> Result<(), DataDirError> {
-        self.write(&self.path.join(IDENTITY), identity).await
+        let (path, spare) = (self.path.join(IDENTITY), self.path.join(SPARE));
+        match self.write(&path, identity).await {
+            Err(error) if error.is_no_space() => {
+                unless_gone(self.disk.remove_file(&spare).await).map_err(disk_error("removing", &spare))?;
+                self.sync(&self.path).await?;
+                self.write(&path, identity).await?;
+            }
+            written => written?,
+        }
+        let has_spare =
+            matches!(self.disk.read_small(&spare, SPARE_BYTES).await, Ok(bytes) if bytes.len() == SPARE_BYTES);
+        if !has_spare && let Err(error) = self.disk.replace_small(&spare, vec![0; SPARE_BYTES]).await {
+            tracing::warn!(%error, path = %spare.display(), "no room is kept for a start on a full disk");
+        }
+        Ok(())
     }
 
     /// Where a topic's directory is, whether it exists or not.

@@ -185,6 +185,11 @@ pub enum OpenError {
 }
 
 impl OpenError {
+    /// Whether the disk has no room: it may be tried again when there is.
+    pub fn is_no_space(&self) -> bool {
+        matches!(self, OpenError::Disk { source, .. } if is_no_space(source))
+    }
+
     pub(crate) fn disk(what: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> OpenError {
         let path = path.into();
         move |source| OpenError::Disk { what, path, source }

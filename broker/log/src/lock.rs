@@ -2,7 +2,8 @@
 //! blocking calls; the kernel gives the lock up with the process, however that ends.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -50,9 +51,11 @@ impl DirLock {
         let path = dir.join(NAME);
         let system = |cause| LockError::System { path: path.clone(), cause };
         let opened = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
-        let mut file = opened.map_err(system)?;
+        let file = opened.map_err(system)?;
         lock(&file, dir, &path)?;
-        file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id())).map_err(system)?;
+        // Over what is there: on a full disk a file that was emptied could not be filled again.
+        let owner = format!("{}\n", std::process::id());
+        file.write_all_at(owner.as_bytes(), 0).and_then(|()| file.set_len(owner.len() as u64)).map_err(system)?;
         Ok(DirLock { _file: file })
     }
 

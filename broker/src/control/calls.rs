@@ -22,6 +22,7 @@ impl From<TopicError> for Failure {
             TopicError::Exists { .. } => Status::TopicExists,
             TopicError::Unknown { .. } | TopicError::OtherTopic { .. } => Status::UnknownTopic,
             TopicError::Busy { .. } | TopicError::Swept => Status::Busy,
+            TopicError::Store(StoreError::NoSpace) => Status::NoSpace,
             TopicError::Store(error) if error.is_retryable() => Status::RegistryUnavailable,
             TopicError::Store(StoreError::Failed(_) | StoreError::WentBack) => Status::RegistryUnavailable,
             TopicError::Record { .. } | TopicError::Store(_) => Status::Internal,
@@ -84,6 +85,12 @@ impl<S: Store> Control<S> {
         }
         tracing::info!(topic = %new.name, %topic_id, partitions = request.partitions, "topic created");
         let topic = self.wait_topic(&request.name, topic_id).await?;
+        if let Some(reason) = self.no_space_for(topic_id) {
+            tracing::warn!(topic = %new.name, %topic_id, reason, "no room for a new topic: it is taken back");
+            // Nobody has published to it: its name was not known to be good yet.
+            self.topics.delete(&new.name, Some(topic_id)).await?;
+            return Err(Failure::new(Status::NoSpace, format!("the topic was not created: {reason}")));
+        }
         Ok(pb::CreateTopicResponse { topic: Some(topic), created: true })
     }
 

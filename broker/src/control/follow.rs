@@ -4,10 +4,10 @@
 use std::rc::Rc;
 use std::time::Instant;
 
-use tokio::time::{MissedTickBehavior, interval, sleep};
+use tokio::time::sleep;
 
 use super::Control;
-use crate::limits::{REGISTRY_RELIST_INTERVAL, REGISTRY_RETRY, REGISTRY_WARNINGS_INTERVAL, SWEEP_INTERVAL};
+use crate::limits::{HOST_RETRY, REGISTRY_RELIST_INTERVAL, REGISTRY_RETRY, REGISTRY_WARNINGS_INTERVAL, SWEEP_INTERVAL};
 use crate::registry::membership::{IdentityError, Membership, choose_cluster};
 use crate::registry::store::{Seen, Store, StoreError};
 use crate::registry::view::{Follower, View};
@@ -35,14 +35,13 @@ pub(super) async fn follow<S: Store>(
 impl<S: Store> Control<S> {
     /// Follows changes until the registry is to be listed anew.
     async fn keep_up(&self, membership: &Membership<S>, follower: &mut Follower<S>) -> Result<(), StoreError> {
-        let mut retry = interval(SWEEP_INTERVAL);
-        retry.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let began = Instant::now();
         loop {
+            // What failed before is tried again, though nothing has changed.
+            let retry = if self.has_pending() { HOST_RETRY } else { SWEEP_INTERVAL };
             tokio::select! {
                 seen = follower.next() => seen?,
-                // What failed before is tried again, though nothing has changed.
-                _ = retry.tick() => {}
+                () = sleep(retry) => {}
             }
             if began.elapsed() > REGISTRY_RELIST_INTERVAL {
                 return Ok(());

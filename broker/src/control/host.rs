@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use corelane_log::config::PartitionOptions;
 use corelane_log::data_dir::{FORMAT_VERSION, TopicIdentity};
+use corelane_proto::frame::Status;
 use corelane_proto::ids::{Epoch, TopicId};
 use futures_util::future::join_all;
 use futures_util::stream::{self, StreamExt as _};
@@ -15,7 +16,7 @@ use tokio::sync::oneshot;
 use super::hosted::{HostedTopic, Served, Teller, ToHost, metadata, plan};
 use super::{Control, disk};
 use crate::limits::CREATIONS_AT_A_TIME;
-use crate::messages::{OpenPartition, ToShard};
+use crate::messages::{OpenPartition, Opened, ToShard};
 use crate::registry::epochs::Decision;
 use crate::registry::keys::Key;
 use crate::registry::placement::shard_of;
@@ -215,7 +216,7 @@ impl<S: Store> Control<S> {
         outcomes.extend(created);
         self.record_made(&mut outcomes).await;
         for Outcome { topic_id, partition, served, .. } in outcomes {
-            if let Served::Refused(_, reason) | Served::Failed(reason) = &served {
+            if let Served::Refused(_, reason) | Served::Failed(reason) | Served::NoSpace(reason) = &served {
                 tracing::error!(%topic_id, partition, reason, "a partition is not served");
                 self.refuse(topic_id, partition, reason).await;
             }
@@ -241,7 +242,9 @@ impl<S: Store> Control<S> {
             Ok(prepared) => prepared,
             Err(error) => {
                 let failed = |(partition, record): &(u32, crate::registry::records::PartitionRecord)| {
-                    outcome(*partition, record.epoch, Served::Failed(error.to_string()))
+                    let (reason, is_full) = (error.to_string(), error.is_no_space());
+                    let served = if is_full { Served::NoSpace(reason) } else { Served::Failed(reason) };
+                    outcome(*partition, record.epoch, served)
                 };
                 outcomes.extend(topic.partitions.iter().map(failed));
                 return;
@@ -298,12 +301,13 @@ impl<S: Store> Control<S> {
             let partitions = opens.into_iter().map(|(open, _)| open).collect();
             let (answer, opened) = oneshot::channel();
             let _ = self.shards[shard as usize].send(ToShard::Open { partitions, answer }).await;
-            let refused: BTreeMap<(TopicId, u32), Option<String>> =
-                opened.await.unwrap_or_default().into_iter().map(|opened| (opened.partition, opened.refused)).collect();
+            let opened: BTreeMap<(TopicId, u32), Opened> =
+                opened.await.unwrap_or_default().into_iter().map(|opened| (opened.partition, opened)).collect();
             let outcome = |((topic_id, partition), (epoch, record_made))| {
-                let served = match refused.get(&(topic_id, partition)) {
-                    Some(None) => Served::Serving(epoch),
-                    Some(Some(reason)) => Served::Refused(epoch, reason.clone()),
+                let served = match opened.get(&(topic_id, partition)) {
+                    Some(Opened { refused: None, .. }) => Served::Serving(epoch),
+                    Some(Opened { refused: Some(reason), is_no_space: true, .. }) => Served::NoSpace(reason.clone()),
+                    Some(Opened { refused: Some(reason), .. }) => Served::Refused(epoch, reason.clone()),
                     None => Served::Failed("its shard has ended".to_owned()),
                 };
                 Outcome { topic_id, partition, epoch, served, record_made }
@@ -322,6 +326,7 @@ impl<S: Store> Control<S> {
                 let _ = self.shard_of(topic_id, partition).send(message).await;
                 let served = match created.await {
                     Ok(Ok(())) => Served::Serving(epoch),
+                    Ok(Err(failure)) if failure.status == Status::NoSpace => Served::NoSpace(failure.error.message),
                     Ok(Err(failure)) => Served::Failed(failure.error.message),
                     Err(_) => Served::Failed("its shard has ended".to_owned()),
                 };
@@ -359,6 +364,20 @@ impl<S: Store> Control<S> {
                 }
             }
         }
+    }
+
+    /// Whether something is to be tried again.
+    pub(super) fn has_pending(&self) -> bool {
+        self.hosted.borrow().values().any(|topic| topic.partitions.values().any(Served::is_pending))
+    }
+
+    /// Why a topic that was just made has no room here, if so.
+    pub(super) fn no_space_for(&self, topic_id: TopicId) -> Option<String> {
+        let hosted = self.hosted.borrow();
+        hosted.get(&topic_id)?.partitions.values().find_map(|served| match served {
+            Served::NoSpace(reason) => Some(reason.clone()),
+            _ => None,
+        })
     }
 
     fn shard_of(&self, topic_id: TopicId, partition: u32) -> &async_channel::Sender<ToShard> {

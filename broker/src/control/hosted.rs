@@ -25,6 +25,15 @@ pub(super) enum Served {
     Refused(Epoch, String),
     /// It could not be made; to be tried again.
     Failed(String),
+    /// There was no room to make it; to be tried again.
+    NoSpace(String),
+}
+
+impl Served {
+    /// Whether it is to be tried again.
+    pub(super) fn is_pending(&self) -> bool {
+        matches!(self, Self::Failed(_) | Self::NoSpace(_))
+    }
 }
 
 /// A topic of which this broker holds partitions.
@@ -124,7 +133,7 @@ fn plan_topic(
                 }
             }
             Some(Served::Refused(refused, _)) if epoch <= *refused => {}
-            None | Some(Served::Failed(_) | Served::Refused(..)) => {
+            None | Some(Served::Failed(_) | Served::NoSpace(_) | Served::Refused(..)) => {
                 if is_complete || partition.record.made.is_some() {
                     to_host.push((number, partition.record.clone()));
                 }
@@ -219,7 +228,7 @@ fn state_here(served: Option<&Served>, epoch: Epoch, displaced: Option<&str>) ->
         (Some(Served::Serving(epoch)), Some(reason)) => {
             (pb::PartitionState::ClosedForWrites, reason.to_owned(), *epoch)
         }
-        (Some(Served::Refused(_, reason) | Served::Failed(reason)), _) => {
+        (Some(Served::Refused(_, reason) | Served::Failed(reason) | Served::NoSpace(reason)), _) => {
             (pb::PartitionState::Refused, reason.clone(), epoch)
         }
     }

@@ -106,7 +106,8 @@ pub fn descriptor_limit() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
-/// Whether `dir`, which is made if absent, can be written with direct I/O in the log's blocks.
+/// Whether `dir`, which is made if absent, can be written with direct I/O in the log's blocks. A full disk is well: a broker
+/// that runs makes room, by retention, by a trim, by the deletion of a topic.
 ///
 /// # Errors
 /// One line with cause and remedy.
@@ -118,7 +119,7 @@ pub fn check_data_dir(dir: &Path) -> Result<(), String> {
             format!("{what} {shown} is not permitted to user {user}; give the directory to that user (chown)")
         }
         io::ErrorKind::ReadOnlyFilesystem => format!("{shown} lies on a file system that is mounted read-only"),
-        io::ErrorKind::StorageFull => format!("{shown} lies on a file system that is full; make room"),
+        io::ErrorKind::StorageFull => format!("{shown} lies on a file system that is full, and is new; make room"),
         io::ErrorKind::NotADirectory | io::ErrorKind::AlreadyExists => format!("{shown} is not a directory"),
         _ => format!("{what} {shown} failed: {error}"),
     };
@@ -128,6 +129,10 @@ pub fn check_data_dir(dir: &Path) -> Result<(), String> {
     let removed = fs::remove_file(&probe);
     match outcome {
         Ok(()) => removed.map_err(|error| explain("removing a file in", &error)),
+        Err(error) if error.kind() == io::ErrorKind::StorageFull => {
+            tracing::warn!("{shown} lies on a file system that is full: publishing waits until there is room");
+            Ok(())
+        }
         Err(error) if error.kind() == io::ErrorKind::InvalidInput => Err(format!(
             "the file system of {shown} does not offer direct I/O in blocks of {BLOCK_BYTES} bytes; put the data \
              directory on ext4 or XFS"

@@ -34,26 +34,29 @@ impl Shard {
         let OpenPartition { topic_dir, options, floor, is_clean } = opening;
         let partition = key(&options);
         let (label, epoch) = (label(&options), options.epoch);
-        let refused = match LogPartition::open(&self.log, &topic_dir, &options, floor, is_clean).await {
+        let (refused, is_no_space) = match LogPartition::open(&self.log, &topic_dir, &options, floor, is_clean).await {
             Ok((log, driver, _report)) => {
                 self.install(partition, Owned::Serving { partition: log, epoch }, Some(driver));
-                None
+                (None, false)
             }
             Err(error) => {
                 let reason = error.to_string();
                 tracing::error!(partition = label, "not served: {reason}");
                 self.install(partition, Owned::Refused(reason.clone()), None);
-                Some(reason)
+                (Some(reason), error.is_no_space())
             }
         };
-        Opened { partition, refused }
+        Opened { partition, refused, is_no_space }
     }
 
     /// Makes a partition and serves it.
     pub(super) async fn create_partition(&self, topic_dir: &Path, options: PartitionOptions) -> Result<(), Failure> {
         let (partition, epoch) = (key(&options), options.epoch);
         let created = LogPartition::create(&self.log, topic_dir, &options).await;
-        let (log, driver) = created.map_err(|error| Failure::new(Status::Internal, error.to_string()))?;
+        let (log, driver) = created.map_err(|error| {
+            let status = if error.is_no_space() { Status::NoSpace } else { Status::Internal };
+            Failure::new(status, error.to_string())
+        })?;
         self.install(partition, Owned::Serving { partition: log, epoch }, Some(driver));
         Ok(())
     }
@@ -131,8 +134,13 @@ impl Shard {
         loop {
             glommio::timer::sleep(limits::CHECKPOINT_INTERVAL).await;
             let entries = self.checkpoint_entries();
-            if entries != written && self.write_checkpoint(entries.clone(), false).await {
+            if entries == written {
+                continue;
+            }
+            if self.write_checkpoint(entries.clone(), false).await {
                 written = entries;
+            } else {
+                glommio::timer::sleep(limits::CHECKPOINT_RETRY).await;
             }
         }
     }
@@ -146,10 +154,11 @@ impl Shard {
     }
 
     /// Writes the last checkpoint of an orderly stop. Clean is only a life that opened every partition and flushed it: of
-    /// another one, the next recovery must not take for granted what this life did not make sure of.
-    pub(super) async fn write_last_checkpoint(&self, is_flushed: bool) -> bool {
+    /// another one, the next recovery must not take for granted what this life did not make sure of. Not written (the disk
+    /// is full), it costs the next start time and nothing else.
+    pub(super) async fn write_last_checkpoint(&self, is_flushed: bool) {
         let is_whole = self.has_served.get() && self.carried.borrow().is_empty() && !self.has_refused();
-        self.write_checkpoint(self.checkpoint_entries(), is_flushed && is_whole).await
+        self.write_checkpoint(self.checkpoint_entries(), is_flushed && is_whole).await;
     }
 
     fn has_refused(&self) -> bool {
@@ -162,8 +171,7 @@ impl Shard {
         let shard = self.context.identity.shard;
         let written = checkpoint::write(self.context.env.disk(), &self.data_dir, shard, &checkpoint).await;
         if let Err(error) = &written {
-            tracing::warn!(%error, "the checkpoint could not be written; a start after a crash takes longer");
-            glommio::timer::sleep(limits::CHECKPOINT_RETRY).await;
+            tracing::warn!(%error, "the checkpoint could not be written; the next start takes longer");
         }
         written.is_ok()
     }
