@@ -8,6 +8,7 @@ use corelane_client::{Acks, Client, DeliveryFuture, Producer, Record, Start, Top
 use corelane_testkit::{Broker, BrokerOptions, full};
 
 use crate::support::{Seen, connect, create, details, eventually, number, numbered, read_to_end, seen, within};
+use crate::survival::Survival;
 
 const TOPIC: &str = "crash";
 const PARTITIONS: u32 = 4;
@@ -142,4 +143,41 @@ fn check_sets(stored: &[Seen], sets: u64) {
         println!("partition {partition}: {} sets, {resent} steps back", numbers.len() as u64 / SET_MESSAGES);
         assert_eq!(expected, sets, "partition {partition} ends with its last set");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn kill_9_at_any_moment_starts_included_loses_nothing_durable_and_leaves_nothing_else() {
+    let lives = if full() { 400 } else { 20 };
+    let seed = fastrand::u64(..);
+    println!("seed {seed}, {lives} lives");
+    let mut random = fastrand::Rng::with_seed(seed);
+    let mut broker = Broker::start(BrokerOptions::new());
+    let survival = Survival::prepare(&broker).await;
+    let (mut deaths, mut deaths_at_start, mut stored) = (0, 0, 0);
+    for life in 0..lives {
+        let work = survival.work(&broker, life).await;
+        tokio::time::sleep(Duration::from_millis(random.u64(5..200))).await;
+        broker.kill9();
+        deaths += 1;
+        drop(work);
+        // Killed again while it recovers, perhaps more than once; a start that was quicker is killed when it is ready.
+        while random.u8(0..3) == 0 {
+            broker.set_options(BrokerOptions::new().ready_within(Duration::from_millis(random.u64(1..120))));
+            if broker.try_restart().is_ok() {
+                broker.kill9();
+            } else {
+                deaths_at_start += 1;
+            }
+            deaths += 1;
+        }
+        broker.set_options(BrokerOptions::new());
+        broker.restart();
+        // Reading all of it each time would be most of the test.
+        if life % 4 == 3 || full() {
+            stored = survival.check(&broker).await;
+        }
+    }
+    println!("{:?}, {deaths_at_start} before it was ready", survival.survived(deaths, stored));
+    assert!(!broker.log().contains("set aside"), "the log takes what a kill left for damage");
+    broker.stop();
 }

@@ -2,10 +2,13 @@
 
 use std::time::Duration;
 
-use corelane_client::{DeliveryError, Record, TopicSettings};
+use corelane_client::{DeliveryError, NewTopic, Record, TopicSettings};
 use corelane_testkit::{Broker, BrokerOptions, SmallDisk, skip};
 
-use crate::support::{PATIENCE, connect, create, eventually, numbered, numbers_of, read_all, soon};
+use crate::support::{
+    PATIENCE, assert_run, connect, create, eventually, numbered, numbers_of, publish_numbered, read_all,
+    small_segments, soon,
+};
 
 const VALUE_BYTES: usize = 8 << 10;
 
@@ -71,4 +74,67 @@ async fn a_full_disk_refuses_publishing_in_time_and_everything_resumes_when_ther
     let client = connect(&broker).await;
     let again = numbers_of(&read_all(&client, "full").await);
     assert_eq!(again.last(), Some(&last));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn on_a_full_disk_a_broker_starts_and_stops_and_what_makes_room_is_done() {
+    // Declared before the broker, so that it goes after it.
+    let disk = match SmallDisk::mount(100) {
+        Ok(disk) => disk,
+        Err(why) => return skip("on_a_full_disk_a_broker_starts_and_stops_and_what_makes_room_is_done", &why),
+    };
+    let mut broker = Broker::start(BrokerOptions::new().data(disk.path().join("data")));
+    let client = connect(&broker).await;
+    create(&client, "kept", 1, small_segments()).await;
+    create(&client, "large", 1, TopicSettings::new()).await;
+    let producer = client.producer().build().expect("a producer");
+    publish_numbered(&producer, "kept", 0, 0..500, 1_000).await;
+    publish_numbered(&producer, "large", 0, 0..2_000, VALUE_BYTES).await;
+    disk.fill();
+
+    // A topic that has no room is refused, and nothing of it is left.
+    for attempt in 0..10 {
+        let topic = NewTopic::named(format!("new-{attempt}")).partitions(3).settings(small_segments());
+        let error = soon("the answer", client.admin().create_topic(topic)).await.expect_err("there is no room");
+        assert!(error.to_string().contains("NO_SPACE"), "{error}");
+    }
+    let names = async |client: &corelane_client::Client| {
+        let topics = soon("the topics", client.admin().list_topics()).await.expect("topics are listed");
+        topics.into_iter().map(|topic| topic.name).collect::<Vec<_>>()
+    };
+    assert_eq!(names(&client).await, ["kept", "large"]);
+
+    // A crash and a stop on a full disk: it starts again all the same, and serves what it has.
+    disk.fill();
+    broker.kill9();
+    broker.restart();
+    let client = connect(&broker).await;
+    assert_run(&numbers_of(&read_all(&client, "kept").await), 0..500);
+    let took = broker.stop();
+    println!("stopped in {took:?} on a full disk");
+    assert!(took < Duration::from_secs(5), "a stop on a full disk took {took:?}");
+    broker.restart();
+    let client = connect(&broker).await;
+
+    // Deleting a topic makes room, and everything resumes by itself.
+    soon("the deletion", client.admin().delete_topic("large")).await.expect("a topic can be deleted on a full disk");
+    let producer = client.producer().build().expect("a producer");
+    eventually("publishing to resume", async || {
+        let delivery = producer.send(Record::to("kept").value(&numbered(500, 1_000))).await.expect("taken");
+        delivery.await.is_ok()
+    })
+    .await;
+    create(&client, "after", 3, small_segments()).await;
+    publish_numbered(&producer, "after", 2, 0..100, 1_000).await;
+    assert_eq!(names(&client).await, ["after", "kept"]);
+    broker.stop();
+    broker.restart();
+    let client = connect(&broker).await;
+    assert_run(&numbers_of(&read_all(&client, "after").await), 0..100);
+    let kept = numbers_of(&read_all(&client, "kept").await);
+    assert_run(&kept[..500], 0..500);
+    assert_eq!(kept.last(), Some(&500));
+    for said in ["cannot be believed", "failed and stays closed"] {
+        assert!(!broker.log().contains(said), "the log says {said:?}");
+    }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use corelane_client::{ConsumeError, OutOfRange, Start, TopicSettings};
-use corelane_testkit::{Broker, BrokerOptions};
+use corelane_testkit::{Broker, BrokerOptions, full};
 
 use crate::support::{
     assert_run, connect, create, detail, eventually, next, number, numbers_of, publish_numbered, read_all, seen,
@@ -38,6 +38,33 @@ async fn segments_made_after_start_expire_and_a_new_setting_counts_without_a_res
     tokio::time::sleep(Duration::from_secs(3)).await;
     assert_eq!(detail(&client, "expiring").await.start, third[0], "kept for an hour now");
     assert_eq!(read_all(&client, "expiring").await.len(), 100);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn under_a_long_load_the_oldest_message_is_never_much_older_than_the_retention() {
+    // What a busy machine may add to retention, roll and check.
+    const SLACK: Duration = Duration::from_secs(5);
+    let (retention, load) = if full() { (60, 300) } else { (2, 14) };
+    let (retention, load) = (Duration::from_secs(retention), Duration::from_secs(load));
+    let age = retention / 2;
+    let broker = Broker::start(BrokerOptions::new());
+    let client = connect(&broker).await;
+    create(&client, "aging", 1, small_segments().retention(retention).segment_age(age)).await;
+    let producer = client.producer().build().expect("a producer");
+    let began = std::time::Instant::now();
+    let mut published = Vec::new();
+    while began.elapsed() < load {
+        let first = published.len() as u64;
+        for id in publish_numbered(&producer, "aging", 0, first..first + 20, 300).await {
+            published.push((id, std::time::Instant::now()));
+        }
+        let start = detail(&client, "aging").await.start;
+        let Some((_, at)) = published.get(published.partition_point(|(id, _)| *id < start)) else { continue };
+        let is_old = at.elapsed();
+        assert!(is_old < retention + age + SLACK, "the oldest message is {is_old:?} old");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert!(detail(&client, "aging").await.start > 0, "nothing expired");
 }
 
 #[tokio::test(flavor = "multi_thread")]
