@@ -30,11 +30,11 @@ fn bytes(txn: &Txn) -> usize {
     txn.compares.iter().map(compared).sum::<usize>() + txn.then.iter().chain(&txn.otherwise).map(done).sum::<usize>()
 }
 
-/// Compares and steps of the larger branch, those of transactions within included.
+/// As etcd counts: the longest of compares, steps and steps otherwise, and to that what the largest transaction within has.
 fn count(txn: &Txn) -> usize {
-    let branch =
-        |ops: &[Op]| ops.iter().map(|op| if let Op::Txn(txn) = op { 1 + count(txn) } else { 1 }).sum::<usize>();
-    txn.compares.len() + branch(&txn.then).max(branch(&txn.otherwise))
+    let steps = || txn.then.iter().chain(&txn.otherwise);
+    let within = steps().map(|op| if let Op::Txn(txn) = op { count(txn) } else { 0 }).max().unwrap_or(0);
+    txn.compares.len().max(txn.then.len()).max(txn.otherwise.len()) + within
 }
 
 #[derive(Default)]
@@ -101,10 +101,12 @@ mod tests {
     }
 
     #[test]
-    fn compares_and_steps_of_all_levels_count() {
+    fn the_longest_list_of_each_level_counts() {
         let gets = |n: usize| Txn { then: vec![Op::Get("a".to_owned()); n], ..Txn::default() };
         assert!(check_txn(&gets(TXN_OPERATIONS_MAX)).is_ok());
         assert!(check_txn(&gets(TXN_OPERATIONS_MAX + 1)).is_err());
-        assert!(check_txn(&Txn::new().then(Op::Txn(gets(TXN_OPERATIONS_MAX)))).is_err());
+        let within = |n: usize, times: usize| Txn { then: vec![Op::Txn(gets(n)); times], ..Txn::default() };
+        assert!(check_txn(&within(TXN_OPERATIONS_MAX - 50, 50)).is_ok());
+        assert!(check_txn(&within(TXN_OPERATIONS_MAX - 50, 51)).is_err());
     }
 }
