@@ -135,8 +135,8 @@ pub const ARENA_BYTES_LIMIT: usize = 64 * 1024 * MIB;
 
 /// Partitions of one topic. More are refused as `INVALID_REQUEST`.
 pub const TOPIC_PARTITIONS_MAX: u32 = 10_000;
-/// Topic calls that wait for the control thread, over all shards. The next one is answered `BUSY`.
-pub const CONTROL_QUEUE_MAX: usize = 256;
+/// Topic and group calls that wait for the control thread to take them up, over all shards. The next one is answered `BUSY`.
+pub const CONTROL_QUEUE_MAX: usize = 4_096;
 /// Topic calls that the control thread works on; the next ones wait in its queue.
 pub const CONTROL_CALLS_MAX: usize = 4_096;
 /// Messages from the control thread that wait for one shard; the control thread waits for room.
@@ -204,6 +204,73 @@ pub const REGISTRY_WARNINGS_INTERVAL: Duration = Duration::from_mins(1);
 /// How often what was seen of the registry is noted on disk, when it has changed.
 pub const REMEMBER_INTERVAL: Duration = Duration::from_secs(10);
 
+// ---- Groups ----------------------------------------------------------------------------------------------------
+
+/// A group's name, in bytes.
+pub const GROUPS_NAME_BYTES_MAX: usize = 249;
+/// Members of one group. The next one is answered `TOO_LARGE`.
+pub const GROUP_MEMBERS_MAX: usize = 5_000;
+/// Names and patterns that one group ever subscribed to.
+pub const GROUP_SUBSCRIPTIONS_MAX: usize = 2_000;
+/// Topics that one member subscribes to by name.
+pub const SUBSCRIBED_NAMES_MAX: usize = 1_000;
+/// A pattern, in bytes.
+pub const PATTERN_BYTES_MAX: usize = 1_000;
+/// What a pattern is compiled to, in bytes.
+pub const PATTERN_PROGRAM_BYTES_MAX: usize = MIB;
+/// A client's name, in bytes.
+pub const CLIENT_NAME_BYTES_MAX: usize = 128;
+/// Partitions that one Claim, Commit, Release or `ResetGroup` names. More are answered `TOO_LARGE`.
+pub const PARTITIONS_A_CALL_MAX: usize = 500;
+/// Partitions that one transaction claims.
+pub const CLAIMS_A_TXN: usize = 50;
+/// Positions that one transaction commits.
+pub const COMMITS_A_TXN: usize = 100;
+/// How often a position is tried to be committed while others keep changing it, before it is answered `RETRY`.
+pub const COMMIT_TRIES_MAX: u32 = 5;
+/// A chunk of a group's target, in bytes.
+pub const TARGET_CHUNK_BYTES: usize = 256 * KIB;
+/// A group's whole target, in bytes: it is written in one transaction.
+pub const TARGET_BYTES_MAX: usize = MIB;
+/// Topics that are no more of which one target's transaction removes the positions.
+pub const GONE_TOPICS_A_TARGET: usize = 20;
+/// How long a member counts as alive after its last heartbeat, unless it asks for another time.
+pub const MEMBER_LEASE_LIFE: Duration = Duration::from_secs(10);
+/// The shortest such time.
+pub const MEMBER_LEASE_LIFE_MIN: Duration = Duration::from_secs(1);
+/// The longest such time. After a registry was restored, nothing is claimed for so long.
+pub const MEMBER_LEASE_LIFE_MAX: Duration = Duration::from_mins(1);
+/// How long a member may hold one message, unless it asks for another time.
+pub const PROCESSING_MAX: Duration = Duration::from_mins(5);
+/// How long a commit waits for others to share its transaction, at least, while commits follow each other.
+pub const COMMIT_WINDOW_MIN: Duration = Duration::from_millis(50);
+/// The same, at most, however slow the registry is.
+pub const COMMIT_WINDOW_MAX: Duration = Duration::from_secs(1);
+/// Positions that wait to be committed. The next call is answered `BUSY`.
+pub const COMMITS_WAITING_MAX: usize = 50_000;
+/// Transactions with commits that are under way at a time.
+pub const COMMIT_TXNS_AT_A_TIME: usize = 4;
+/// Committed positions that are remembered to save a read each; then all are forgotten.
+pub const POSITIONS_KNOWN_MAX: usize = 200_000;
+/// Members whose attachment is remembered to save a read a call; then all are forgotten.
+pub const SESSIONS_KNOWN_MAX: usize = 20_000;
+/// Group calls under way, heartbeats that wait included. The next one is answered `BUSY`.
+pub const GROUP_CALLS_MAX: usize = 20_000;
+/// Two targets of a group are at least so far apart.
+pub const TARGET_INTERVAL_MIN: Duration = Duration::from_millis(100);
+/// While members keep coming, the next target waits until none has come for so long ...
+pub const TARGET_QUIET: Duration = Duration::from_millis(300);
+/// ... and at most so long. Also for so long after a target the next one is not written at once.
+pub const TARGET_WAIT_MAX: Duration = Duration::from_secs(3);
+/// How much a broker that did not cause a change itself waits at most for whoever did to write the target.
+pub const TARGET_COURTESY_MAX: Duration = Duration::from_millis(60);
+/// How often members are looked at that do not do what the target asks.
+pub const OVERDUE_INTERVAL: Duration = Duration::from_millis(500);
+/// After a longer pause between two such looks, what is overdue counts anew.
+pub const OVERDUE_GAP_MAX: Duration = Duration::from_secs(3);
+/// How often the groups are listed anew, lest a broker go on with a view that is wrong.
+pub const GROUPS_LIST_INTERVAL: Duration = Duration::from_mins(5);
+
 // ---- Process ---------------------------------------------------------------------------------------------------
 
 /// Shards of one broker.
@@ -251,6 +318,10 @@ const _: () = assert!(
 );
 const _: () = assert!(MESSAGE_BYTES_LIMIT <= SET_BYTES_LIMIT, "a message fits into a set");
 const _: () = assert!(2 * TXN_PAGE + 3 <= TXN_OPERATIONS_MAX, "a compare and a write a key fit one transaction");
+const _: () = assert!(CLAIMS_A_TXN + 3 <= TXN_OPERATIONS_MAX, "a claim's steps fit one transaction");
+const _: () = assert!(COMMITS_A_TXN + 5 <= TXN_OPERATIONS_MAX, "a page of commits fits one transaction");
+const _: () = assert!(TARGET_BYTES_MAX + 64 * KIB <= TXN_BYTES_MAX, "a target fits one transaction");
+const _: () = assert!(TARGET_CHUNK_BYTES <= REGISTRY_VALUE_BYTES_MAX, "a chunk of a target fits a value");
 const _: () = assert!(REGISTRY_VALUE_BYTES_MAX < TXN_BYTES_MAX, "a transaction holds the largest value");
 const _: () = assert!(FRAME_BYTES_MAX < u32::MAX as usize, "a frame's length fits its field");
 const _: () = assert!(STOP_MAX.as_secs() < 10, "an orderly stop ends within ten seconds");

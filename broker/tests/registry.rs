@@ -82,6 +82,14 @@ async fn topics_keep_their_promises_on_the_embedded_registry() {
 }
 
 #[tokio::test]
+async fn groups_keep_their_promises_on_the_embedded_registry() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let options = EmbeddedOptions::default();
+    let store = EmbeddedStore::open(&dir.path().join("registry.redb"), options).expect("opens");
+    store_suite::groups::run_all(&store).await;
+}
+
+#[tokio::test]
 async fn revisions_keys_and_history_outlive_a_restart() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("registry.redb");

@@ -123,6 +123,12 @@ async fn topics_and_brokers_keep_their_promises_on_etcd() {
 }
 
 #[tokio::test]
+async fn groups_keep_their_promises_on_etcd() {
+    let Some(etcd) = start("groups_keep_their_promises_on_etcd", &[]) else { return };
+    store_suite::groups::run_all(&store_on(&etcd)).await;
+}
+
+#[tokio::test]
 async fn a_watch_misses_nothing_while_etcd_is_killed_and_comes_back() {
     let Some(mut etcd) = start("a_watch_misses_nothing_while_etcd_is_killed_and_comes_back", &[]) else { return };
     let store = store_on(&etcd);

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use corelane_proto::frame::Status;
+use corelane_proto::frame::{Method, Status};
 use corelane_proto::ids::{TopicId, TopicName};
 use corelane_proto::pb;
 
@@ -44,9 +44,17 @@ impl<S: Store> Control<S> {
             ToControl::ForgetBroker { request, answer } => reply(answer, self.noted(self.forget_broker(request))).await,
             ToControl::DeleteTopic { request, answer } => reply(answer, self.noted(self.delete_topic(request))).await,
             ToControl::DescribeTopic { request, answer } => reply(answer, self.describe_topic(request)).await,
+            ToControl::Group { method, proto, host, answer } => {
+                reply(answer, self.group_call(method, &proto, &host)).await;
+            }
             // Whoever asked may have gone.
             ToControl::DescribeCluster { answer } => drop(answer.send(Ok(self.describe_cluster()))),
         }
+    }
+
+    async fn group_call(&self, method: Method, proto: &[u8], host: &str) -> Result<Vec<u8>, Failure> {
+        self.check_registry()?;
+        self.groups.call(method, proto, host).await
     }
 
     /// A change that the registry did not take is a reason to ask it how it is.

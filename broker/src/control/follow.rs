@@ -112,6 +112,7 @@ impl<S: Store> Control<S> {
         if was_lost || (known > 0 && incarnation > known) {
             tracing::error!(?before, ?now, incarnation, "the registry was restored to an earlier state");
             self.standing.borrow_mut().restored = Some(Instant::now());
+            self.groups.pause_claims();
         }
         let mut standing = self.standing.borrow_mut();
         standing.incarnation = incarnation;

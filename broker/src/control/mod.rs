@@ -5,6 +5,7 @@ mod brokers;
 mod calls;
 mod disk;
 mod follow;
+pub mod groups;
 mod host;
 mod hosted;
 mod means;
@@ -18,6 +19,7 @@ pub mod tool;
 pub mod topic_config;
 
 use std::cell::{Cell, RefCell};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -39,6 +41,7 @@ use crate::registry::topics::Topics;
 use crate::registry::view::View;
 use crate::telemetry::http::Readiness;
 use crate::telemetry::metrics::{Snapshot, process_usage, render};
+use groups::Groups;
 use hosted::Hosted;
 use standing::Standing;
 
@@ -52,6 +55,7 @@ pub(crate) struct Control<S: Store> {
     store: S,
     keys: Keys,
     topics: Topics<S>,
+    groups: Rc<Groups<S>>,
     shards: Vec<Sender<ToShard>>,
     /// What the checkpoints said at start.
     floors: Floors,

@@ -50,12 +50,13 @@ impl<S: Store> Running<S> {
         let sweeping = tokio::task::spawn_local(sweep(Rc::clone(&control)));
         let remembering = tokio::task::spawn_local(remember(Rc::clone(&control)));
         let watching_over = tokio::task::spawn_local(watch_over(Rc::clone(&control)));
+        let grouping = tokio::task::spawn_local(Rc::clone(&control.groups).run());
         let outcome = tokio::select! {
             () = signals.wait() => Ok(()),
             () = member.stay(&control) => Ok(()),
             () = until_shard_ends(&control) => Err(StartError::ShardEnded),
         };
-        for task in [following, answering, paging, sweeping, remembering, watching_over] {
+        for task in [following, answering, paging, sweeping, remembering, watching_over, grouping] {
             task.abort();
             // Gone, and what it holds of the registry with it.
             let _ = task.await;

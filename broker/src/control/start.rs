@@ -14,6 +14,7 @@ use corelane_log::env::BLOCK_BYTES;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
+use super::groups::{GroupOptions, Groups};
 use super::member::Member;
 use super::run::{Running, Signals};
 use super::standing::Standing;
@@ -113,6 +114,7 @@ impl<S: Store> Starting<S> {
             broker_id: config.broker_id,
             cluster_id: identity.cluster_id.clone(),
             topics: Topics::new(store.clone(), keys.clone(), instance),
+            groups: Groups::new(store.clone(), keys.clone(), identity.cluster_id.clone(), GroupOptions::default()),
             store,
             keys,
             shards: shards.senders.clone(),

@@ -1,7 +1,7 @@
 //! What is stored for consumer groups, as JSON like the other records: what a group is and who shall own what, its
 //! members, who owns what, and up to where it was read. Pure.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use corelane_proto::ids::{Epoch, Position, TopicId, TopicName};
 use serde::{Deserialize, Serialize};
@@ -11,12 +11,18 @@ use super::records::{EpochNumber, PositionNumber, Record};
 use super::store::Revision;
 
 /// `groups/<group>/group`: lasting.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupRecord {
     /// Who computes the target: `corelane`; later also members of another protocol.
     pub kind: String,
-    /// Each topic ever subscribed to, with its partition count at the first time: partitions that came later begin at
-    /// their start, whatever a member's policy.
+    /// Each topic name that was ever subscribed to.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub names: BTreeSet<String>,
+    /// Each pattern that was ever subscribed to.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub patterns: BTreeSet<String>,
+    /// Each topic ever subscribed to, with its partition count when its name, or a pattern that matches it, was subscribed
+    /// to first; 0 if it came after that. Partitions from that number on begin at their start, whatever a member's policy.
     #[serde(with = "by_topic")]
     pub topics: BTreeMap<TopicId, u32>,
     /// Counts the targets.
@@ -28,7 +34,7 @@ pub struct GroupRecord {
 }
 
 /// What a target was computed from: who sees the same need not compute it again, and who has seen less must not.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InputsRecord {
     /// Which life of the store the revision counts in.
     pub incarnation: u64,
@@ -47,7 +53,7 @@ pub struct TargetRecord {
 }
 
 /// `groups/<group>/members/<member id>`: there while the member's lease lives; written by join and attach alone.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemberRecord {
     /// The topics it subscribes to by name.
     #[serde(default, with = "names", skip_serializing_if = "Vec::is_empty")]
@@ -61,6 +67,12 @@ pub struct MemberRecord {
     pub host: String,
     /// Of the secret that each of its calls carries.
     pub secret_hash: String,
+    /// How long it counts as alive after its last heartbeat, in milliseconds, as it was asked for.
+    pub lease_ms: u32,
+    /// How long it may hold one message, in milliseconds.
+    pub processing_max_ms: u32,
+    /// How long it may take to release what it must and to claim what it should, in milliseconds.
+    pub release_max_ms: u32,
 }
 
 /// `groups/<group>/owners/<topic id>/<partition>`: there while its owner's lease lives; created only where there is none.
@@ -196,9 +208,17 @@ mod tests {
     fn group_records_are_pinned() {
         let inputs = InputsRecord { incarnation: 1, revision: 7, digest: "d".to_owned() };
         let topics = BTreeMap::from([(topic(0xab), 8)]);
-        let record = GroupRecord { kind: "corelane".to_owned(), topics, generation: 3, target_chunks: 1, inputs };
+        let record = GroupRecord {
+            kind: "corelane".to_owned(),
+            names: BTreeSet::from(["views".to_owned()]),
+            patterns: BTreeSet::new(),
+            topics,
+            generation: 3,
+            target_chunks: 1,
+            inputs,
+        };
         let json = format!(
-            r#"{{"kind":"corelane","topics":{{"{}":8}},"generation":3,"target_chunks":1,"inputs":{{"incarnation":1,"revision":7,"digest":"d"}}}}"#,
+            r#"{{"kind":"corelane","names":["views"],"topics":{{"{}":8}},"generation":3,"target_chunks":1,"inputs":{{"incarnation":1,"revision":7,"digest":"d"}}}}"#,
             "ab".repeat(16)
         );
         round_trip(&record, &json);
@@ -218,10 +238,14 @@ mod tests {
             client: "c".to_owned(),
             host: "127.0.0.1".to_owned(),
             secret_hash: "h".to_owned(),
+            lease_ms: 1,
+            processing_max_ms: 2,
+            release_max_ms: 3,
         };
-        round_trip(&by_name, r#"{"topics":["views"],"client":"c","host":"127.0.0.1","secret_hash":"h"}"#);
+        let rest = r#""client":"c","host":"127.0.0.1","secret_hash":"h","lease_ms":1,"processing_max_ms":2,"release_max_ms":3}"#;
+        round_trip(&by_name, &format!(r#"{{"topics":["views"],{rest}"#));
         let by_pattern = MemberRecord { topics: Vec::new(), pattern: Some("v.*".to_owned()), ..by_name };
-        round_trip(&by_pattern, r#"{"pattern":"v.*","client":"c","host":"127.0.0.1","secret_hash":"h"}"#);
+        round_trip(&by_pattern, &format!(r#"{{"pattern":"v.*",{rest}"#));
     }
 
     #[test]

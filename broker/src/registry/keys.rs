@@ -125,6 +125,11 @@ impl Keys {
         format!("{}groups/", self.prefix)
     }
 
+    /// The chunks of a group's target lie under this.
+    pub fn target_of(&self, group: &str) -> String {
+        format!("{}groups/{}/target/", self.prefix, encode(group))
+    }
+
     /// The members of a group lie under this.
     pub fn members_of(&self, group: &str) -> String {
         format!("{}groups/{}/members/", self.prefix, encode(group))
@@ -138,6 +143,11 @@ impl Keys {
     /// The positions of a group lie under this.
     pub fn offsets_of(&self, group: &str) -> String {
         format!("{}offsets/{}/", self.prefix, encode(group))
+    }
+
+    /// The positions of a group in one topic lie under this.
+    pub fn offsets_in(&self, group: &str, id: TopicId) -> String {
+        format!("{}offsets/{}/{id}/", self.prefix, encode(group))
     }
 
     /// What a key stands for; `None` for one that this version does not know, or that is not written as it would write it.

@@ -7,6 +7,7 @@ pub mod embedded;
 pub mod epochs;
 pub mod etcd;
 pub mod group_records;
+pub mod groups;
 pub mod keys;
 pub mod membership;
 pub mod nowhere;

@@ -5,6 +5,7 @@ pub mod cluster;
 pub mod context;
 pub mod fetch;
 pub mod find;
+pub mod groups;
 mod locate;
 pub mod publish;
 pub mod topics;

@@ -1,6 +1,7 @@
 //! What every implementation of the store seam promises, as tests that take a fresh store. Nothing here waits for luck:
 //! what takes time is awaited through a watch, with a deadline that only a broken store reaches.
 
+pub(crate) mod groups;
 mod limits;
 mod losses;
 pub(crate) mod membership;

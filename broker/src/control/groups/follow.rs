@@ -1,0 +1,170 @@
+//! Keeps the manager's view: lists, then watches; lists again when a watch ends, when the store turns out to have been put
+//! back, and now and then anyway.
+
+use std::collections::BTreeSet;
+
+use super::Groups;
+use crate::limits::GROUPS_LIST_INTERVAL;
+use crate::registry::groups::GroupError;
+use crate::registry::groups::view::{GroupsView, TopicsView};
+use crate::registry::keys::Key;
+use crate::registry::membership::IdentityError;
+use crate::registry::records::{ClusterRecord, Record as _};
+use crate::registry::store::{Change, Changes, Store, StoreError, Watch, list};
+
+/// Watches of everything that a manager needs to know.
+struct Watches<W> {
+    groups: W,
+    topics: W,
+    cluster: W,
+}
+
+impl From<IdentityError> for GroupError {
+    fn from(error: IdentityError) -> Self {
+        match error {
+            IdentityError::Store(error) => Self::Store(error),
+            other => Self::Store(StoreError::Unavailable(other.to_string())),
+        }
+    }
+}
+
+impl<S: Store> Groups<S> {
+    pub(super) async fn follow(&self) {
+        let mut failed_with = None;
+        loop {
+            match self.list_all().await {
+                Ok(watches) => {
+                    failed_with = None;
+                    match self.keep_up(watches).await {
+                        Ok(()) => tracing::debug!("the groups are listed anew, as they are now and then"),
+                        Err(error) => {
+                            tracing::warn!(%error, "the groups are listed anew");
+                            self.note_failure(&error);
+                        }
+                    }
+                }
+                Err(error) => {
+                    self.note_failure(&error);
+                    let reason = error.to_string();
+                    if failed_with.as_ref() != Some(&reason) {
+                        tracing::warn!(error = reason, "the groups cannot be listed; group calls go to other brokers");
+                        failed_with = Some(reason);
+                    }
+                    self.sleep(self.options.retry.mul_f64(0.5 + fastrand::f64() / 2.0)).await;
+                }
+            }
+        }
+    }
+
+    /// What is known is out of date from now on.
+    fn note_failure(&self, error: &GroupError) {
+        let mut state = self.state.borrow_mut();
+        state.is_listed = false;
+        if matches!(error, GroupError::Store(StoreError::WentBack)) {
+            state.is_lost = true;
+            self.registry.store.renew();
+        }
+        state.wake_all();
+    }
+
+    async fn list_all(&self) -> Result<Watches<S::Watch>, GroupError> {
+        let (store, keys) = (&self.registry.store, &self.registry.keys);
+        let cluster_key = keys.key(&Key::Cluster);
+        let (known, is_lost) = {
+            let state = self.state.borrow();
+            (state.incarnation, state.is_lost)
+        };
+        if is_lost && known > 0 {
+            // Before anything that was read of it is acted on.
+            self.membership.raise_incarnation(known).await?;
+        }
+        let (entries, revision) = list(store, &cluster_key).await?;
+        let record = entries.first().and_then(|entry| ClusterRecord::from_bytes(&entry.value).ok());
+        let record = record.filter(|record| record.cluster_id == self.registry.cluster_id);
+        let Some(record) = record else {
+            return Err(StoreError::Unavailable("it does not know this cluster".to_owned()).into());
+        };
+        let cluster = store.watch(&cluster_key, revision + 1).await?;
+        let prefix = keys.topics();
+        let (entries, revision) = list(store, &prefix).await?;
+        let topics_view = TopicsView::listed(keys, entries, revision);
+        let topics = store.watch(&prefix, revision + 1).await?;
+        let prefix = keys.groups();
+        let (entries, revision) = list(store, &prefix).await?;
+        let groups_view = GroupsView::listed(keys, entries, revision);
+        let groups = store.watch(&prefix, revision + 1).await?;
+        self.believe(record.incarnation, groups_view, topics_view);
+        Ok(Watches { groups, topics, cluster })
+    }
+
+    fn believe(&self, incarnation: u64, groups: GroupsView, topics: TopicsView) {
+        let mut state = self.state.borrow_mut();
+        if state.is_lost || (state.incarnation != 0 && state.incarnation != incarnation) {
+            tracing::warn!(
+                incarnation,
+                "the registry was restored: members join again, nothing is claimed for a while"
+            );
+            state.claims_from = Some(self.now() + self.options.claims_pause);
+            self.sessions.clear();
+            self.commits.forget();
+        }
+        state.incarnation = incarnation;
+        state.is_lost = false;
+        let names: BTreeSet<String> = state.view.groups.keys().chain(groups.groups.keys()).cloned().collect();
+        (state.view, state.topics, state.is_listed) = (groups, topics, true);
+        state.unlooked.extend(names);
+        // Nobody knows what was missed.
+        state.overdue.restart(self.now());
+        state.wake_all();
+        self.schedule.consider(state.view.groups.keys(), self.now());
+    }
+
+    /// Follows changes until all is to be listed anew.
+    async fn keep_up(&self, mut watches: Watches<S::Watch>) -> Result<(), GroupError> {
+        let until = self.now() + GROUPS_LIST_INTERVAL.mul_f64(0.75 + fastrand::f64() / 2.0);
+        loop {
+            tokio::select! {
+                biased;
+                changes = watches.cluster.next() => {
+                    if self.is_other_life(changes?) {
+                        return Ok(());
+                    }
+                }
+                changes = watches.topics.next() => self.take_topics(changes?),
+                changes = watches.groups.next() => self.take_groups(changes?),
+                () = self.options.clock.sleep_until(until) => return Ok(()),
+            }
+        }
+    }
+
+    fn is_other_life(&self, changes: Changes) -> bool {
+        let known = self.state.borrow().incarnation;
+        changes.changes.into_iter().any(|change| match change {
+            Change::Put(entry) => {
+                ClusterRecord::from_bytes(&entry.value).map_or(true, |record| record.incarnation != known)
+            }
+            Change::Deleted { .. } => true,
+        })
+    }
+
+    fn take_topics(&self, changes: Changes) {
+        let mut state = self.state.borrow_mut();
+        state.topics.apply(&self.registry.keys, changes);
+        self.schedule.consider(state.view.groups.keys(), self.now());
+    }
+
+    fn take_groups(&self, changes: Changes) {
+        let mut state = self.state.borrow_mut();
+        let touched = state.view.apply(&self.registry.keys, changes.changes, changes.revision);
+        for group in &touched.owners {
+            state.wake(group, false);
+        }
+        for group in touched.targets.iter().chain(&touched.members) {
+            state.wake(group, true);
+        }
+        state.unlooked.extend(touched.all());
+        self.sessions.retain_seen(&state.view, &touched.members);
+        self.schedule.note_written(&touched.targets, self.now());
+        self.schedule.consider(touched.targets.iter().chain(&touched.members), self.now());
+    }
+}

@@ -1,0 +1,198 @@
+//! When targets are computed: at once after a quiet time; while members keep pouring in, when they have stopped for a
+//! moment, or after a few seconds. Other brokers see the same change: whoever caused it goes first, the others wait a moment
+//! and mostly find it done.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+use super::Groups;
+use crate::limits::{
+    OVERDUE_GAP_MAX, OVERDUE_INTERVAL, TARGET_COURTESY_MAX, TARGET_INTERVAL_MIN, TARGET_QUIET, TARGET_WAIT_MAX,
+};
+use crate::registry::groups::GroupError;
+use crate::registry::groups::targets::{Step, decide};
+use crate::registry::store::Store;
+
+/// Which groups may need a target, and when to look.
+#[derive(Default)]
+pub(super) struct Schedule {
+    groups: RefCell<BTreeMap<String, Timing>>,
+    changed: Notify,
+}
+
+/// Times since the manager began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Timing {
+    /// When its last target was written.
+    written_at: Option<Duration>,
+    /// The first change since it was looked at.
+    first_change: Option<Duration>,
+    /// When to look; none: nothing has changed.
+    due: Option<Duration>,
+}
+
+impl Timing {
+    /// Something has changed; `courtesy`: how long to leave it to others.
+    fn change(&mut self, now: Duration, courtesy: Duration) {
+        let first = *self.first_change.get_or_insert(now);
+        let is_quiet = self.written_at.is_none_or(|written| now.saturating_sub(written) >= TARGET_WAIT_MAX);
+        let due = if is_quiet {
+            self.due.map_or(now + courtesy, |due| due.min(now + courtesy))
+        } else {
+            (now + TARGET_QUIET).min(first + TARGET_WAIT_MAX)
+        };
+        let earliest = self.written_at.map_or(Duration::ZERO, |written| written + TARGET_INTERVAL_MIN);
+        self.due = Some(due.max(earliest));
+    }
+}
+
+impl Schedule {
+    /// These may need a target.
+    pub(super) fn consider<'g>(&self, groups: impl Iterator<Item = &'g String>, now: Duration) {
+        self.change(groups, now, TARGET_COURTESY_MAX.mul_f64(0.3 + 0.7 * fastrand::f64()));
+    }
+
+    /// This broker has changed it.
+    pub(super) fn hurry(&self, group: &str, now: Duration) {
+        self.change([group.to_owned()].iter(), now, Duration::ZERO);
+    }
+
+    fn change<'g>(&self, groups: impl Iterator<Item = &'g String>, now: Duration, courtesy: Duration) {
+        let mut timings = self.groups.borrow_mut();
+        for group in groups {
+            timings.entry(group.clone()).or_default().change(now, courtesy);
+        }
+        self.changed.notify_one();
+    }
+
+    /// Somebody wrote their targets.
+    pub(super) fn note_written(&self, groups: &BTreeSet<String>, now: Duration) {
+        let mut timings = self.groups.borrow_mut();
+        for group in groups {
+            timings.entry(group.clone()).or_default().written_at = Some(now);
+        }
+    }
+
+    fn retry(&self, group: &str, due: Duration) {
+        let mut timings = self.groups.borrow_mut();
+        let timing = timings.entry(group.to_owned()).or_default();
+        timing.due = Some(timing.due.map_or(due, |earlier| earlier.min(due)));
+    }
+
+    /// Those to look at now, and how long until the next.
+    fn take_due(&self, now: Duration) -> (Vec<String>, Duration) {
+        let mut timings = self.groups.borrow_mut();
+        timings.retain(|_, timing| {
+            timing.due.is_some() || timing.written_at.is_some_and(|written| written + TARGET_WAIT_MAX > now)
+        });
+        let mut taken = Vec::new();
+        for (group, timing) in timings.iter_mut().filter(|(_, timing)| timing.due.is_some_and(|due| due <= now)) {
+            (timing.due, timing.first_change) = (None, None);
+            taken.push(group.clone());
+        }
+        let next = timings.values().filter_map(|timing| timing.due).min();
+        (taken, next.map_or(Duration::from_mins(1), |due| due.saturating_sub(now)))
+    }
+}
+
+impl<S: Store> Groups<S> {
+    pub(super) async fn write_targets(&self) {
+        loop {
+            let (due, pause) = self.schedule.take_due(self.now());
+            for group in &due {
+                if let Err(error) = self.retarget(group).await {
+                    tracing::warn!(group, %error, "the group's next target was not written");
+                    self.schedule.retry(group, self.now() + self.options.retry);
+                }
+            }
+            if due.is_empty() {
+                tokio::select! {
+                    biased;
+                    () = self.schedule.changed.notified() => {}
+                    () = self.sleep(pause) => {}
+                }
+            }
+        }
+    }
+
+    /// Writes the group's next target, if one is due by what was seen and by the topics as they are now.
+    async fn retarget(&self, group: &str) -> Result<(), GroupError> {
+        if self.decide(group) == Step::Nothing {
+            return Ok(());
+        }
+        // Seen after the group was, so that no topic that it knows of can be missing by mistake.
+        let topics = self.registry.list_topics().await?;
+        {
+            let mut state = self.state.borrow_mut();
+            if topics.revision > state.topics.revision {
+                state.topics = topics;
+            }
+        }
+        match self.decide(group) {
+            Step::Nothing => Ok(()),
+            Step::Behind => {
+                self.schedule.retry(group, self.now() + TARGET_INTERVAL_MIN);
+                Ok(())
+            }
+            Step::Write(next) => {
+                let (generation, partitions) = (next.record.generation, next.target.len());
+                if self.registry.write_target(group, *next).await? {
+                    tracing::info!(group, generation, partitions, "the group has a new target");
+                } else {
+                    // Another one was written, which the view is about to show.
+                    self.schedule.retry(group, self.now() + TARGET_INTERVAL_MIN);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn decide(&self, group: &str) -> Step {
+        let state = self.state.borrow();
+        match state.view.groups.get(group) {
+            Some(of_group) if state.is_listed => decide(of_group, &state.topics, state.incarnation),
+            _ => Step::Nothing,
+        }
+    }
+
+    pub(super) async fn look_for_overdue(&self) {
+        loop {
+            self.sleep(OVERDUE_INTERVAL).await;
+            let (now, mut state) = (self.now(), self.state.borrow_mut());
+            let state = &mut *state;
+            let changed = std::mem::take(&mut state.unlooked);
+            state.overdue.look(&state.view, &changed, now, OVERDUE_GAP_MAX);
+            if !state.is_listed || state.are_claims_paused(now) {
+                state.overdue.restart(now);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn targets_are_written_at_once_when_quiet_and_gathered_while_members_pour_in() {
+        let ms = Duration::from_millis;
+        let mut timing = Timing::default();
+        timing.change(ms(1_000), ms(40));
+        assert_eq!(timing.due, Some(ms(1_040)), "another broker may have caused it");
+        timing.change(ms(1_010), Duration::ZERO);
+        assert_eq!(timing.due, Some(ms(1_010)), "this one did");
+        let mut timing = Timing { written_at: Some(ms(1_020)), ..Timing::default() };
+        timing.change(ms(1_030), Duration::ZERO);
+        assert_eq!(timing.due, Some(ms(1_330)));
+        for now in (1_130..4_000).step_by(100) {
+            timing.change(ms(now), Duration::ZERO);
+        }
+        assert_eq!(timing.due, Some(ms(4_030)), "they keep coming");
+        let mut timing = Timing { written_at: Some(ms(5_000)), ..Timing::default() };
+        timing.change(ms(8_000), Duration::ZERO);
+        assert_eq!(timing.due, Some(ms(8_000)), "quiet again");
+    }
+}

@@ -1,0 +1,27 @@
+//! Group calls: all of them are the control thread's, which speaks to the registry. The shard hands the request on as it came
+//! and waits beside its connection, so that neither data nor other requests wait for it.
+
+use std::rc::Rc;
+
+use corelane_proto::frame::{Method, Status};
+
+use super::context::{Reply, ShardContext};
+use super::stopping;
+use super::topics::ask_control;
+use crate::messages::ToControl;
+
+/// Whether a method is one of the groups'.
+pub fn answers(method: Method) -> bool {
+    (Method::JoinGroup..=Method::DeleteGroup).contains(&method)
+}
+
+/// Answers a group call of a client at this address.
+pub async fn call(context: Rc<ShardContext>, method: Method, proto: Vec<u8>, host: String) -> Reply {
+    if context.is_stopping.get() {
+        return stopping().into();
+    }
+    match ask_control(&context, |answer| ToControl::Group { method, proto, host, answer }).await {
+        Ok(proto) => Reply { status: Status::Ok, proto, payload: None },
+        Err(failure) => failure.into(),
+    }
+}
