@@ -37,7 +37,7 @@ pub struct Snapshot {
 /// How a shard's metric is read: its name, its kind, what it means, where the shard's figures have it.
 type ShardMetric = (&'static str, &'static str, &'static str, fn(&ShardFigures) -> u64);
 
-const SHARD_METRICS: [ShardMetric; 15] = [
+const SHARD_METRICS: [ShardMetric; 21] = [
     ("corelane_partitions", "gauge", "Partitions that serve.", |shard| shard.partitions),
     ("corelane_partitions_refused", "gauge", "Partitions that an operator must look at.", |shard| shard.refused),
     ("corelane_bad_messages_total", "counter", "Damaged places, found at recovery or met by readers.", |shard| {

@@ -35,6 +35,9 @@ struct Sent {
     kind: Kind,
 }
 
+/// What was committed and who was attached when the store was saved.
+type Saved = (HashMap<Tp, u64>, HashMap<String, (Who, Instant)>);
+
 #[derive(Default)]
 pub(crate) struct Ghost {
     /// Every change is printed.
@@ -62,7 +65,7 @@ pub(crate) struct Ghost {
     pub(crate) lenient_until: Option<Instant>,
     expired_until: Option<Instant>,
     restored_at: Option<Instant>,
-    saved: Option<(HashMap<Tp, u64>, HashMap<String, (Who, Instant)>)>,
+    saved: Option<Saved>,
     pub(crate) delivered: u64,
     pub(crate) overlaps: u64,
     pub(crate) early: u64,

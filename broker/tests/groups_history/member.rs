@@ -385,7 +385,9 @@ impl Member {
 
     async fn leave(&self) {
         let owned: Vec<Rc<Tenure>> = self.own.borrow().values().cloned().collect();
-        owned.iter().for_each(|tenure| tenure.must_stop.set(true));
+        for tenure in &owned {
+            tenure.must_stop.set(true);
+        }
         for _ in 0..40 {
             if owned.iter().all(|tenure| tenure.is_idle.get()) {
                 break;
@@ -395,7 +397,9 @@ impl Member {
         for tenure in owned.iter().filter(|tenure| tenure.is_ready.get() && !tenure.is_lost.get()) {
             let _ = self.settle(Method::Commit, tenure, Kind::Commit, tenure.place.get()).await;
         }
-        owned.iter().for_each(|tenure| tenure.is_lost.set(true));
+        for tenure in &owned {
+            tenure.is_lost.set(true);
+        }
         let _: Result<pb::LeaveGroupResponse, _> =
             self.ask(Method::LeaveGroup, CALL, |member| pb::LeaveGroupRequest { member }).await;
     }

@@ -18,6 +18,8 @@ use super::world::Chance;
 
 /// Who causes a change, as far as the call is known that sent it.
 pub(crate) type Who = Option<(u32, u32)>;
+/// A value and its key's lease.
+type Written = (Vec<u8>, Option<LeaseId>);
 type Hook = Box<dyn FnMut(&Etcd, &str, Option<&Entry>, Option<&Entry>, Who)>;
 
 #[derive(Clone)]
@@ -149,7 +151,7 @@ impl Etcd {
         if writes.iter().any(is_gone) {
             return Err(StoreError::LeaseGone);
         }
-        let mut steps: Vec<(String, Option<(Vec<u8>, Option<LeaseId>)>)> = Vec::new();
+        let mut steps: Vec<(String, Option<Written>)> = Vec::new();
         for op in writes {
             match op {
                 Op::Put { key, value, lease } => steps.push((key, Some((value, lease)))),
@@ -206,12 +208,16 @@ impl Etcd {
         let now = Instant::now();
         let ended: Vec<LeaseId> =
             self.leases.iter().filter(|(_, lease)| lease.deadline + lease.late <= now).map(|(id, _)| *id).collect();
-        ended.into_iter().for_each(|lease| self.revoke(lease));
+        for lease in ended {
+            self.revoke(lease);
+        }
     }
 
     pub(crate) fn expire_all(&mut self) {
         let all: Vec<LeaseId> = self.leases.keys().copied().collect();
-        all.into_iter().for_each(|lease| self.revoke(lease));
+        for lease in all {
+            self.revoke(lease);
+        }
     }
 
     pub(crate) fn save(&mut self) {

@@ -206,7 +206,7 @@ impl World {
             ghost.borrow_mut().see(&keys, etcd, key, old, new, who);
         }));
         let cluster = ClusterRecord { cluster_id: "c".to_owned(), incarnation: 1 };
-        world.write(Txn::new().put(world.keys.key(&Key::Cluster), cluster.to_bytes()));
+        world.write(&Txn::new().put(world.keys.key(&Key::Cluster), cluster.to_bytes()));
         world.create("t1", world.chance.ms(1, 3) as u32);
         if world.chance.is(0.5) {
             world.create("t2", world.chance.ms(1, 3) as u32);
@@ -219,8 +219,8 @@ impl World {
         world
     }
 
-    fn write(&self, txn: Txn) -> bool {
-        self.etcd.borrow_mut().commit(&txn, None).expect("no lease is named").succeeded
+    fn write(&self, txn: &Txn) -> bool {
+        self.etcd.borrow_mut().commit(txn, None).expect("no lease is named").succeeded
     }
 
     /// `known`: the store was put back since the broker ran, which then knew this incarnation, as its directory remembers.
@@ -318,7 +318,7 @@ impl World {
             self.birth((topic_id, partition), name);
             txn = txn.then(self.partition_put((topic_id, partition)));
         }
-        self.write(txn);
+        self.write(&txn);
     }
 
     fn topic_key(&self, name: &str) -> String {
@@ -403,10 +403,14 @@ impl World {
             }
             PauseMember => {
                 let pauses = [ms(100), LEASE / 2, LEASE, LEASE + ms(200), 2 * LEASE];
-                member.iter().for_each(|member| member.process.pause(now + chance.one(&pauses)));
+                if let Some(member) = &member {
+                    member.process.pause(now + chance.one(&pauses));
+                }
             }
             KillMember => {
-                member.iter().for_each(|member| member.process.kill());
+                if let Some(member) = &member {
+                    member.process.kill();
+                }
                 self.refill(chance.one(&[ms(100), LEASE, 2 * LEASE]));
             }
             NewMember if live.len() < 4 => drop(self.new_member()),
@@ -416,13 +420,17 @@ impl World {
             }
             NewMember | Visit => {}
             Leave => {
-                member.iter().for_each(|member| member.is_leaving.set(true));
+                if let Some(member) = &member {
+                    member.is_leaving.set(true);
+                }
                 self.refill(chance.one(&[ms(100), LEASE]));
             }
             CloneMember => self.clone_member(&live),
             Stuck => {
                 let until = now + chance.one(&[LEASE, 3 * LEASE, 5 * LEASE]);
-                member.iter().for_each(|member| member.stuck_until.set(until));
+                if let Some(member) = &member {
+                    member.stuck_until.set(until);
+                }
             }
             AllLeave => self.all_leave(&live),
             SlowNet => self.slow_until.set(now + chance.one(&[LEASE, 2 * LEASE])),
@@ -470,7 +478,7 @@ impl World {
         }
         for i in 0..4 {
             let after = self.chance.one(&[Duration::from_millis(300), LEASE]);
-            self.later(after + Duration::from_millis(200 * i) + LEASE / 2, |world| world.reset());
+            self.later(after + Duration::from_millis(200 * i) + LEASE / 2, Self::reset);
         }
         for _ in 0..self.chance.ms(2, 3) {
             self.refill(self.chance.one(&[Duration::from_millis(100), LEASE, 2 * LEASE]));
@@ -509,12 +517,14 @@ impl World {
                 let tp = (record.topic_id, record.partitions);
                 self.birth(tp, name.as_str());
                 let more = TopicRecord { partitions: record.partitions + 1, ..record };
-                self.write(Txn::new().then(self.partition_put(tp)).put(self.topic_key(name.as_str()), more.to_bytes()));
+                self.write(
+                    &Txn::new().then(self.partition_put(tp)).put(self.topic_key(name.as_str()), more.to_bytes()),
+                );
             }
             return;
         }
         let of_topic = self.keys.partitions_of(record.topic_id);
-        self.write(Txn::new().delete(self.topic_key(name.as_str())).then(Op::DeletePrefix(of_topic)));
+        self.write(&Txn::new().delete(self.topic_key(name.as_str())).then(Op::DeletePrefix(of_topic)));
         self.logs.borrow_mut().retain(|(topic, _), _| *topic != record.topic_id);
         if fault == Recreate {
             let partitions = self.chance.ms(1, 3) as u32;

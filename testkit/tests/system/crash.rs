@@ -177,7 +177,7 @@ async fn kill_9_at_any_moment_starts_included_loses_nothing_durable_and_leaves_n
             stored = survival.check(&broker).await;
         }
     }
-    println!("{:?}, {deaths_at_start} before it was ready", survival.survived(deaths, stored));
+    println!("{}, {deaths_at_start} before it was ready", survival.survived(deaths, stored));
     assert!(!broker.log().contains("set aside"), "the log takes what a kill left for damage");
     broker.stop();
 }

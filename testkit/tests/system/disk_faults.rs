@@ -289,6 +289,6 @@ async fn power_cuts_under_load_lose_nothing_durable_and_every_start_succeeds() {
         broker.restart();
         stored = survival.check(&broker).await;
     }
-    println!("{:?}; unflushed writes: {kept} kept, {torn} torn, {lost} lost", survival.survived(cuts, stored));
+    println!("{}; unflushed writes: {kept} kept, {torn} torn, {lost} lost", survival.survived(cuts, stored));
     broker.stop();
 }

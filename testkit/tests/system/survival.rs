@@ -2,6 +2,7 @@
 //! that was acknowledged or seen, and the check of what is there afterwards. How it dies is the callers' business.
 
 use std::collections::{BTreeMap, HashMap};
+use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -47,13 +48,23 @@ struct Notes {
 }
 
 /// Counts of a whole run.
-#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Survived {
     pub(crate) deaths: u64,
     pub(crate) acknowledged: usize,
     pub(crate) seen: usize,
     pub(crate) topics_come_and_gone: usize,
     pub(crate) stored: usize,
+}
+
+impl fmt::Display for Survived {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { deaths, acknowledged, seen, topics_come_and_gone, stored } = self;
+        write!(
+            f,
+            "{deaths} deaths; {acknowledged} messages acknowledged, {seen} seen, {stored} stored; \
+             {topics_come_and_gone} topics come and gone"
+        )
+    }
 }
 
 /// The work and the notes of it.

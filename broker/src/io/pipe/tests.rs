@@ -2,6 +2,7 @@ use std::future::poll_fn;
 use std::io::{self, Read};
 use std::net::{SocketAddr, TcpStream};
 use std::thread;
+use std::time::Duration;
 
 use bytes::BytesMut;
 use corelane_log::env::{Disk, Env, OpenMode};
@@ -12,8 +13,6 @@ use super::{PIPE_BYTES, Pipe, Pipes};
 use crate::io::disk::ShardFile;
 use crate::io::env::ShardEnv;
 use crate::io::socket::{Listener, Socket, listen, local_address};
-
-const PEER_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(10);
 
 /// Runs a test on an executor, with a file of `bytes` bytes that differ.
 fn run<F: Future<Output = io::Result<()>>>(bytes: usize, test: impl FnOnce(ShardFile, Vec<u8>) -> F) {
@@ -38,7 +37,7 @@ fn run<F: Future<Output = io::Result<()>>>(bytes: usize, test: impl FnOnce(Shard
 async fn connected() -> io::Result<(Socket, TcpStream)> {
     let listener = listen(SocketAddr::from(([127, 0, 0, 1], 0)), 1)?.remove(0);
     let peer = TcpStream::connect(local_address(&listener)?)?;
-    Ok((Listener::new(listener, PEER_TIMEOUT).accept().await?, peer))
+    Ok((Listener::new(listener, Duration::from_secs(10)).accept().await?, peer))
 }
 
 /// Sends all that is in the pipe; answers how often it had to wait for room.
