@@ -27,7 +27,7 @@ use crate::topic::{
 /// ```
 #[derive(Debug, Clone)]
 pub struct Admin {
-    client: Client,
+    pub(crate) client: Client,
 }
 
 impl Admin {

@@ -8,6 +8,7 @@ use crate::admin::Admin;
 use crate::cluster::Cluster;
 use crate::consumer::ConsumerBuilder;
 use crate::error::CallError;
+use crate::group::GroupConsumerBuilder;
 use crate::net::address;
 use crate::producer::ProducerBuilder;
 
@@ -71,6 +72,18 @@ impl Client {
     /// Starts to configure a consumer.
     pub fn consumer(&self) -> ConsumerBuilder {
         ConsumerBuilder::new(self.clone())
+    }
+
+    /// Starts to configure a member of a group of consumers.
+    ///
+    /// ```no_run
+    /// # async fn example(client: corelane_client::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// let mut consumer = client.group("billing").topic("orders").build()?;
+    /// let first = consumer.next().await;
+    /// # Ok(()) }
+    /// ```
+    pub fn group(&self, group: impl Into<String>) -> GroupConsumerBuilder {
+        GroupConsumerBuilder::new(self.clone(), group.into())
     }
 
     /// The calls that manage topics and look at the cluster.

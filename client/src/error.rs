@@ -144,8 +144,14 @@ pub enum CallError {
         /// Its name.
         topic: String,
     },
+    /// There is no such group.
+    #[error("there is no group {group:?}")]
+    UnknownGroup {
+        /// Its name.
+        group: String,
+    },
     /// The topic has no such partition.
-    #[error("topic {topic:?} has {partitions} partitions, so there is no partition {partition}")]
+    #[error("topic {topic:?} has {partitions} partition{}, so there is no partition {partition}", plural(*partitions))]
     NoSuchPartition {
         /// The topic's name.
         topic: String,
@@ -185,6 +191,11 @@ pub enum CallError {
     Closed,
 }
 
+/// The `s` of a plural.
+pub(crate) fn plural(count: u32) -> &'static str {
+    if count == 1 { "" } else { "s" }
+}
+
 fn join(causes: &[ConnectError]) -> String {
     causes.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }
@@ -197,6 +208,7 @@ impl CallError {
             Self::TimedOut { .. } | Self::Lost { .. } | Self::Unavailable { .. } => true,
             Self::Refused { refusal, .. } => refusal.is_retryable(),
             Self::UnknownTopic { .. }
+            | Self::UnknownGroup { .. }
             | Self::NoSuchPartition { .. }
             | Self::Invalid { .. }
             | Self::Protocol { .. }

@@ -25,6 +25,7 @@ mod client;
 mod cluster;
 mod consumer;
 mod error;
+mod group;
 mod net;
 mod producer;
 mod topic;
@@ -36,9 +37,14 @@ pub use consumer::{
     Start,
 };
 pub use error::{CallError, ConnectCause, ConnectError, Refusal, Status};
+pub use group::{
+    Fence, GroupConsumer, GroupConsumerBuilder, GroupDescription, GroupError, GroupHandle, GroupMember, GroupMessage,
+    GroupPartition, GroupStart, GroupSummary, NewPosition, PartitionOfGroup,
+};
 pub use producer::{
-    Acks, Compression, Delivered, DeliveryError, DeliveryFuture, FlushReport, PartitionChoice, Partitioner, Producer,
-    ProducerBuilder, ProducerStats, Record, SendError, SetReport, TrySendError, murmur2, partition_for_key,
+    Acks, Compression, Delivered, DeliveryError, DeliveryFuture, FlushReport, PartitionChoice, Partitioner,
+    PreparedSet, Producer, ProducerBuilder, ProducerStats, Record, SendError, SetReport, TrySendError, murmur2,
+    partition_for_key,
 };
 pub use topic::{
     AcceptedLoss, BrokerInfo, ClusterDescription, CreatedTopic, Find, ForgottenBroker, Found, NewTopic,

@@ -384,6 +384,29 @@ async fn a_new_epoch_and_a_deleted_topic_are_told() {
 }
 
 #[tokio::test]
+async fn partitions_that_are_added_are_read_from_their_start_too() {
+    let broker = FakeBroker::start().await;
+    broker.topic("t", 1);
+    fill(&broker, "t", 0, 0..3);
+    let mut consumer =
+        consumer(&broker, |it| it.topic("t").start(Start::Latest).refresh(Duration::from_millis(20))).await;
+    {
+        let mut state = broker.state();
+        let topic = state.topics.get_mut("t").unwrap();
+        topic.logs.push(support::Log::default());
+        topic.shards.push(1);
+    }
+    fill(&broker, "t", 1, 0..5);
+    assert_eq!(take(&mut consumer, 5).await, values(0..5));
+    fill(&broker, "t", 0, 3..4);
+    assert_eq!(take(&mut consumer, 1).await, values(3..4));
+    let end = broker.state().topics["t"].logs[1].end();
+    assert_eq!(consumer.position("t", 1), Some(end));
+    consumer.seek("t", 1, Start::Earliest).await.unwrap();
+    assert_eq!(take(&mut consumer, 5).await, values(0..5));
+}
+
+#[tokio::test]
 async fn unknown_topics_and_partitions_are_errors_at_once() {
     let broker = FakeBroker::start().await;
     broker.topic("t", 2);

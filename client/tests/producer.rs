@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use corelane_client::{
-    Acks, CallError, Compression, DeliveryError, Partitioner, Producer, Record, SendError, TrySendError,
+    Acks, CallError, Compression, DeliveryError, Partitioner, PreparedSet, Producer, Record, SendError, TrySendError,
     partition_for_key,
 };
 use corelane_proto::frame::{Method, Status};
@@ -483,4 +483,80 @@ async fn the_callback_hears_of_every_set_once() {
     let heard = heard.lock().unwrap();
     assert_eq!(heard.len(), 10);
     assert!(heard.iter().all(|(_, messages, first)| *messages == 4 && first.is_some()));
+}
+
+#[tokio::test]
+async fn messages_without_a_key_avoid_partitions_of_a_broker_that_is_down() {
+    let broker = FakeBroker::start().await;
+    broker.topic("t", 3);
+    broker.state().down = vec![1];
+    let client = broker.client().await;
+    let producer = client.producer().batch_messages_max(1).build().unwrap();
+    for index in 0..100 {
+        let value = format!("{index:06}");
+        drop(producer.send(Record::to("t").value(value.as_bytes())).await.unwrap());
+    }
+    let report = producer.close(LONG).await;
+    assert!(report.is_complete(), "{report:?}");
+    let counts = [0, 1, 2].map(|partition| broker.values("t", partition).len());
+    assert!(counts[0] > 0 && counts[1] == 0 && counts[2] > 0, "{counts:?}");
+}
+
+#[tokio::test]
+async fn when_every_partition_is_down_sets_are_filled_all_the_same() {
+    let broker = FakeBroker::start().await;
+    broker.topic("t", 3);
+    broker.state().down = vec![0, 1, 2];
+    let client = broker.client().await;
+    let producer = client.producer().linger(LONG).build().unwrap();
+    for _ in 0..50 {
+        drop(producer.send(Record::to("t").value(b"x")).await.unwrap());
+    }
+    // One set, of one partition.
+    let report = producer.close(Duration::from_millis(50)).await;
+    assert_eq!((report.published, report.unsent), (50, 50));
+}
+
+#[tokio::test]
+async fn a_prepared_set_goes_out_as_it_is_and_only_where_it_is_expected_to() {
+    let broker = FakeBroker::start().await;
+    broker.topic("t", 1);
+    let client = broker.client().await;
+    let producer = client.producer().compression(Compression::Lz4).build().unwrap();
+    let set = |values: &[&str]| PreparedSet::new("t", 0, support::set_of(values)).unwrap();
+    let mut end = 0;
+    let mut deliveries = Vec::new();
+    for number in 0..20 {
+        let set = set(&["a", "b"]).expected_id(end);
+        let place = end;
+        // Every fifth is expected elsewhere.
+        let (set, expected) = if number % 5 == 4 { (set.expected_id(1), None) } else { (set, Some(place)) };
+        end += if expected.is_some() { set.bytes() as u64 } else { 0 };
+        deliveries.push((producer.send_set(set).await.unwrap(), expected, end));
+    }
+    drop(producer.send(Record::to("t").value(b"last")).await.unwrap());
+    for (delivery, expected, end) in deliveries {
+        match (delivery.await, expected) {
+            (Ok(delivered), Some(expected)) => assert_eq!(delivered.position, Some(expected)),
+            (Err(DeliveryError::Refused(refusal)), None) => {
+                assert_eq!((refusal.status, refusal.end), (Status::UnexpectedEnd, Some(end)));
+            }
+            (other, expected) => panic!("{other:?} where {expected:?} was expected"),
+        }
+    }
+    assert!(producer.flush(LONG).await.acknowledged == 16 * 2 + 1);
+    let mut values = ["a", "b"].repeat(16);
+    values.push("last");
+    assert_eq!(broker.values("t", 0), values);
+    broker.assert_no_complaints();
+}
+
+#[test]
+fn what_is_no_set_is_no_prepared_set() {
+    let good = support::set_of(&["a", "b"]);
+    assert!(PreparedSet::new("t", 0, good.slice(..good.len() - 1)).is_err());
+    assert!(PreparedSet::new("t", 0, bytes::Bytes::new()).is_err());
+    assert!(PreparedSet::of("t", 0, &[]).is_err());
+    let set = PreparedSet::of("t", 0, &[Record::to("x").value(b"a").timestamp_ms(0)]).unwrap();
+    assert_eq!((set.messages(), set.bytes()), (1, support::set_of(&["a"]).len()));
 }

@@ -23,9 +23,12 @@ use std::time::Duration;
 use crate::client::ClientBuilder;
 use crate::consumer::{ConsumeError, ConsumedMessage, ConsumerBuilder, ConsumerStats, PartitionPosition, Start};
 use crate::error::CallError;
+use crate::group::{
+    GroupConsumerBuilder, GroupDescription, GroupError, GroupMessage, GroupPartition, GroupSummary, NewPosition,
+};
 use crate::producer::{
-    Delivered, DeliveryError, DeliveryFuture, FlushReport, ProducerBuilder, ProducerStats, Record, SendError,
-    TrySendError,
+    Delivered, DeliveryError, DeliveryFuture, FlushReport, PreparedSet, ProducerBuilder, ProducerStats, Record,
+    SendError, TrySendError,
 };
 use crate::topic::{
     ClusterDescription, CreatedTopic, Find, Found, NewTopic, TopicDescription, TopicId, TopicInfo, TopicSettings,
@@ -70,7 +73,17 @@ impl Client {
         Ok(Consumer { consumer, runtime: self.runtime.clone() })
     }
 
-    /// The calls that manage topics and look at the cluster.
+    /// Makes a member of a group of consumers; `configure` names the topics.
+    pub fn group(
+        &self,
+        group: &str,
+        configure: impl FnOnce(GroupConsumerBuilder) -> GroupConsumerBuilder,
+    ) -> Result<GroupConsumer, CallError> {
+        let consumer = configure(self.client.group(group)).build_on(self.runtime.handle())?.on_a_thread_of_its_own();
+        Ok(GroupConsumer { consumer, runtime: self.runtime.clone() })
+    }
+
+    /// The calls that manage topics and groups, and look at the cluster.
     pub fn admin(&self) -> Admin {
         Admin { admin: self.client.admin(), runtime: self.runtime.clone() }
     }
@@ -93,6 +106,11 @@ impl Producer {
                 self.runtime.block_on(self.producer.send(record.clone()))
             }
         }
+    }
+
+    /// Takes a whole set; waits while the buffer is full. See [`crate::Producer::send_set`].
+    pub fn send_set(&self, set: PreparedSet) -> Result<DeliveryFuture, SendError> {
+        self.runtime.block_on(self.producer.send_set(set))
     }
 
     /// Takes a message if that is possible at once.
@@ -176,6 +194,63 @@ impl Iterator for Consumer {
     }
 }
 
+/// A [`crate::GroupConsumer`] for programs without an async runtime: an iterator that blocks while there is nothing.
+#[derive(Debug)]
+pub struct GroupConsumer {
+    consumer: crate::GroupConsumer,
+    runtime: Arc<Runtime>,
+}
+
+impl GroupConsumer {
+    /// The next message if one comes within `timeout`; `Ok(None)`: none did, or the stream has ended.
+    pub fn next_timeout(&mut self, timeout: Duration) -> Result<Option<GroupMessage>, GroupError> {
+        if let Some(next) = self.consumer.next_ready() {
+            return next.map(Some);
+        }
+        let consumer = &mut self.consumer;
+        match self.runtime.block_on(async { tokio::time::timeout(timeout, consumer.next()).await }) {
+            Ok(next) => next.transpose(),
+            Err(_) => Ok(None),
+        }
+    }
+
+    /// See [`crate::GroupConsumer::commit`].
+    pub fn commit(&mut self) -> Result<(), GroupError> {
+        self.runtime.block_on(self.consumer.commit())
+    }
+
+    /// See [`crate::GroupConsumer::commit_through`].
+    pub fn commit_through(&self, message: &GroupMessage) -> Result<(), GroupError> {
+        self.runtime.block_on(self.consumer.commit_through(message))
+    }
+
+    /// See [`crate::GroupConsumer::rewind`].
+    pub fn rewind(&mut self, topic: &str, partition: u32, start: Start) -> Result<(), GroupError> {
+        self.runtime.block_on(self.consumer.rewind(topic, partition, start))
+    }
+
+    /// The partitions that this member owns at the moment.
+    pub fn assignment(&self) -> Vec<GroupPartition> {
+        self.consumer.assignment()
+    }
+
+    /// See [`crate::GroupConsumer::close`].
+    pub fn close(self) -> Result<(), GroupError> {
+        self.runtime.block_on(self.consumer.close())
+    }
+}
+
+impl Iterator for GroupConsumer {
+    type Item = Result<GroupMessage, GroupError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        match self.consumer.next_ready() {
+            Some(next) => Some(next),
+            None => self.runtime.block_on(self.consumer.next()),
+        }
+    }
+}
+
 /// An [`crate::Admin`] for programs without an async runtime.
 #[derive(Debug, Clone)]
 pub struct Admin {
@@ -211,4 +286,12 @@ blocking_calls! {
     describe_cluster() -> ClusterDescription;
     /// See [`crate::Admin::find`].
     find(topic: &str, partition: u32, find: Find) -> Found;
+    /// See [`crate::Admin::list_groups`].
+    list_groups() -> Vec<GroupSummary>;
+    /// See [`crate::Admin::describe_group`].
+    describe_group(group: &str) -> GroupDescription;
+    /// See [`crate::Admin::reset_group`].
+    reset_group(group: &str, positions: &[NewPosition]) -> ();
+    /// See [`crate::Admin::delete_group`].
+    delete_group(group: &str) -> ();
 }

@@ -1,6 +1,6 @@
 //! What is known of topics and brokers, and how fresh knowledge is merged into it. Pure: no connections here.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -30,6 +30,8 @@ pub(crate) struct PartitionPlace {
     pub(crate) epoch: u32,
     /// Why it does not serve; empty: it does.
     pub(crate) reason: String,
+    /// As far as the broker that was asked knows: its broker is up, and it serves. What is cut off from the
+    /// others only may take messages all the same.
     pub(crate) takes_messages: bool,
 }
 
@@ -49,7 +51,7 @@ impl TopicPlaces {
         })
     }
 
-    fn read(topic: pb::Topic, fetched: Instant) -> Option<Self> {
+    fn read(topic: pb::Topic, down: &BTreeSet<u32>, fetched: Instant) -> Option<Self> {
         let config = topic.config.unwrap_or_default();
         let limit = |bytes: Option<u32>| bytes.filter(|&bytes| bytes > 0).unwrap_or(MESSAGE_BYTES_LIMIT) as usize;
         Some(Self {
@@ -58,19 +60,19 @@ impl TopicPlaces {
             message_bytes_max: limit(config.message_bytes_max),
             set_bytes_max: limit(config.set_bytes_max),
             flush_interval_ms: config.flush_interval_ms.unwrap_or_default(),
-            partitions: topic.partitions.into_iter().map(PartitionPlace::read).collect(),
+            partitions: topic.partitions.into_iter().map(|partition| PartitionPlace::read(partition, down)).collect(),
             fetched,
         })
     }
 }
 
 impl PartitionPlace {
-    fn read(partition: pb::Partition) -> Self {
+    fn read(partition: pb::Partition, down: &BTreeSet<u32>) -> Self {
         let state = partition.state();
         Self {
             place: Place { broker_id: partition.broker_id, shard: partition.shard },
             epoch: partition.epoch,
-            takes_messages: !matches!(state, pb::PartitionState::ClosedForWrites | pb::PartitionState::Refused),
+            takes_messages: state == pb::PartitionState::Serving && !down.contains(&partition.broker_id),
             reason: partition.reason,
         }
     }
@@ -91,6 +93,7 @@ impl Metadata {
         if !answer.cluster_id.is_empty() {
             self.cluster_id = Some(answer.cluster_id);
         }
+        let down = answer.brokers.iter().filter(|broker| !broker.alive).map(|broker| broker.broker_id).collect();
         // A broker that is down keeps its address: it may be back before the next answer says so.
         for broker in answer.brokers {
             self.brokers.insert(broker.broker_id, address::of_broker(&broker.host, broker.port as u16));
@@ -98,7 +101,7 @@ impl Metadata {
         let mut fresh: HashMap<String, TopicPlaces> = answer
             .topics
             .into_iter()
-            .filter_map(|topic| TopicPlaces::read(topic, now))
+            .filter_map(|topic| TopicPlaces::read(topic, &down, now))
             .map(|topic| (topic.name.to_string(), topic))
             .collect();
         if asked.is_empty() {

@@ -99,6 +99,25 @@ impl Cluster {
         self.connect_first(addresses, &self.greeting(None), timeout).await
     }
 
+    /// Connects to any broker; to `avoid` only when no other answers.
+    pub(crate) async fn connect_other(&self, avoid: Option<u32>, timeout: Duration) -> Result<Link, CallError> {
+        let addresses = {
+            let state = self.state();
+            let places = |broker_id: &u32| {
+                let found = state.found_at.get(broker_id).map(ToString::to_string);
+                found.into_iter().chain(state.metadata.brokers.get(broker_id).cloned())
+            };
+            let avoided: Vec<String> = avoid.iter().flat_map(places).collect();
+            let known = state.found_at.keys().chain(state.metadata.brokers.keys()).flat_map(places);
+            let mut others: Vec<String> = distinct(known.chain(self.settings.bootstrap.iter().cloned()));
+            others.retain(|address| !avoided.contains(address));
+            fastrand::shuffle(&mut others);
+            others.extend(avoided);
+            distinct(others.into_iter())
+        };
+        self.connect_first(addresses, &self.greeting(None), timeout).await
+    }
+
     /// Connects to a shard of a broker, with a greeting of the caller's.
     pub(crate) async fn connect_place(
         &self,

@@ -1,10 +1,11 @@
 //! The settings of a consumer, and its beginning.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::last::position_of_last;
-use super::shared::{Item, Shared};
-use super::{Consumer, OutOfRange, Start};
+use super::shared::{Added, Item, Shared};
+use super::{Consumer, OutOfRange, Start, watcher};
 use crate::client::Client;
 use crate::error::CallError;
 
@@ -24,6 +25,9 @@ pub(crate) struct ConsumerSettings {
     pub(crate) prefetch_bytes: usize,
     pub(crate) max_wait: Duration,
     pub(crate) until_end: bool,
+    pub(crate) refresh: Duration,
+    /// Whether a position beyond the end is an error whatever `out_of_range` says.
+    pub(crate) fails_above_end: bool,
 }
 
 /// A topic asked for; `partition` and `start` if they were named.
@@ -34,20 +38,25 @@ pub(crate) struct Wanted {
     pub(crate) start: Option<Start>,
 }
 
+impl Default for ConsumerSettings {
+    fn default() -> Self {
+        Self {
+            wanted: Vec::new(),
+            start: Start::default(),
+            out_of_range: OutOfRange::default(),
+            fetch_bytes: 1 << 20,
+            prefetch_bytes: 16 << 20,
+            max_wait: Duration::from_secs(5),
+            until_end: false,
+            refresh: Duration::from_secs(30),
+            fails_above_end: false,
+        }
+    }
+}
+
 impl ConsumerBuilder {
     pub(crate) fn new(client: Client) -> Self {
-        Self {
-            client,
-            settings: ConsumerSettings {
-                wanted: Vec::new(),
-                start: Start::default(),
-                out_of_range: OutOfRange::default(),
-                fetch_bytes: 1 << 20,
-                prefetch_bytes: 16 << 20,
-                max_wait: Duration::from_secs(5),
-                until_end: false,
-            },
-        }
+        Self { client, settings: ConsumerSettings::default() }
     }
 
     /// Adds a topic with all its partitions.
@@ -107,6 +116,13 @@ impl ConsumerBuilder {
         self
     }
 
+    /// How often a consumer of whole topics looks for partitions that were added to them (default 30 s). They are read
+    /// from their start on. With [`ConsumerBuilder::until_end`] it does not look.
+    pub fn refresh(mut self, interval: Duration) -> Self {
+        self.settings.refresh = interval;
+        self
+    }
+
     /// Looks the topics up, finds the starts, and begins to fetch.
     ///
     /// # Errors
@@ -122,23 +138,20 @@ impl ConsumerBuilder {
                 start.from.position = position_of_last(&self.client, &start.source, start.bounds, wanted).await?;
             }
             let until = shared.settings.until_end.then_some(start.bounds.visible_end);
-            shared.state().add(start.source, start.epoch, start.bounds.visible_end, until);
-            positions.push(start.from.position);
+            let (begin, visible_end) = (start.from.position, start.bounds.visible_end);
+            let (source, topic_id, epoch) = (start.source, start.topic_id, start.epoch);
+            shared.state().add(Added { source, topic_id, epoch, begin, visible_end, until });
+            positions.push(begin);
             match start.error {
                 None => shared.start_stream(index, 0, start.from, 0)?,
                 Some(error) => shared.state().push(index, Item::Error { error, is_last: true }),
             }
         }
-        Ok(Consumer {
-            client: self.client,
-            shared,
-            current: None,
-            positions,
-            messages: 0,
-            bad_inside: 0,
-            yields: true,
-            shall_yield: false,
-        })
+        let is_whole = shared.settings.wanted.iter().any(|wanted| wanted.partition.is_none());
+        if is_whole && !shared.settings.until_end {
+            shared.runtime().spawn(watcher::run(Arc::downgrade(&shared), shared.settings.refresh));
+        }
+        Ok(Consumer::of(self.client, shared, positions))
     }
 
     fn check(&self) -> Result<(), CallError> {
@@ -148,6 +161,9 @@ impl ConsumerBuilder {
         }
         if self.settings.fetch_bytes == 0 {
             return invalid("fetch_bytes", "must be above 0");
+        }
+        if self.settings.refresh.is_zero() {
+            return invalid("refresh", "must be longer than zero");
         }
         if self.settings.prefetch_bytes == 0 {
             return invalid("prefetch_bytes", "must be above 0");

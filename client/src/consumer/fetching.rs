@@ -146,7 +146,7 @@ impl<'a> Fetching<'a> {
         let shared = &self.lane.shared;
         let Some(stream) = self.lane.streams.get_mut(&partition) else { return };
         let mut state = shared.state();
-        let (share, fetch_bytes) = (shared.share(state.partitions.len()), shared.fetch_bytes(state.partitions.len()));
+        let (share, fetch_bytes) = (shared.share(state.active()), shared.fetch_bytes(state.active()));
         let at = &mut state.partitions[partition];
         if at.generation != stream.order.generation {
             self.lane.streams.remove(&partition);
@@ -272,7 +272,7 @@ impl<'a> Fetching<'a> {
     /// Hands whole messages on to the program.
     fn hand_on(&mut self, partition: usize) {
         let Some(stream) = self.lane.streams.get_mut(&partition) else { return };
-        let from = stream.order.from;
+        let (from, epoch) = (stream.order.from, stream.order.epoch);
         let Some(run) = stream.joiner.as_mut().and_then(Joiner::take_run) else { return };
         stream.order.failures = 0;
         let mut state = self.lane.shared.state();
@@ -283,7 +283,8 @@ impl<'a> Fetching<'a> {
         }
         at.visible_end = stream.visible_end;
         let piece = Piece::new(at.source.clone(), run.bytes, run.position, from);
-        state.push(partition, Item::Piece { piece, charge: run.charge });
+        let generation = at.generation;
+        state.push(partition, Item::Piece { piece, charge: run.charge, epoch, generation });
     }
 
     // ---- Heads -------------------------------------------------------------------------------------------------

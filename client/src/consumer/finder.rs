@@ -83,6 +83,28 @@ pub(super) enum BeginError {
     OutOfRange { position: u64, bounds: Found },
 }
 
+impl BeginError {
+    /// As an error of a call, for those who asked for a place of which the broker decides.
+    pub(super) fn into_call(self, topic: &str, partition: u32) -> CallError {
+        match self {
+            Self::Call(error) => error,
+            Self::OutOfRange { position, bounds } => CallError::Invalid {
+                field: "position",
+                reason: format!(
+                    "{position} is outside of what {topic}/{partition} retains, {} to {}",
+                    bounds.start, bounds.end
+                ),
+            },
+        }
+    }
+}
+
+/// A position that is not retained, or lies beyond the end, as an error of the stream.
+pub(super) fn out_of_range(topic: &str, partition: u32, position: u64, bounds: &Found) -> ConsumeError {
+    let (start, visible_end) = (bounds.start, bounds.visible_end);
+    ConsumeError::OutOfRange { topic: topic.to_owned(), partition, position, start, visible_end }
+}
+
 impl Shared {
     /// Gives a partition's stream to the lane where it is served.
     pub(super) fn start_stream(
@@ -184,13 +206,10 @@ impl Shared {
                 if from.position >= bounds.start && from.position <= bounds.end {
                     return Ok(Way::From(from));
                 }
-                let error = ConsumeError::OutOfRange {
-                    topic: topic.to_owned(),
-                    partition,
-                    position: from.position,
-                    start: bounds.start,
-                    visible_end: bounds.visible_end,
-                };
+                let error = out_of_range(topic, partition, from.position, &bounds);
+                if from.position > bounds.end && self.settings.fails_above_end {
+                    return Ok(Way::End(error));
+                }
                 Ok(self.by_policy(error, &bounds))
             }
             Why::Stale(_) | Why::Unreachable => {

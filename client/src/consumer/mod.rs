@@ -2,6 +2,7 @@
 //! handed out as views of what was received.
 
 mod builder;
+mod changing;
 mod error;
 mod fetching;
 mod finder;
@@ -13,6 +14,7 @@ mod piece;
 mod pool;
 mod resolve;
 mod shared;
+mod watcher;
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -23,12 +25,13 @@ use futures_core::Stream;
 
 use crate::client::Client;
 use crate::error::CallError;
-use finder::BeginError;
 use last::position_of_last;
 use piece::{Piece, Step};
 use shared::{Item, Shared};
 
 pub use builder::ConsumerBuilder;
+pub(crate) use builder::ConsumerSettings;
+pub(crate) use changing::{Beginning, Delivered, NoBeginning, Reader, StreamId, Streams, find_beginning};
 pub use error::ConsumeError;
 pub use message::{ConsumedMessage, Headers};
 
@@ -116,6 +119,8 @@ pub struct Consumer {
     positions: Vec<u64>,
     messages: u64,
     bad_inside: u64,
+    /// Whether the stream ends when nothing can come any more.
+    ends: bool,
     /// Whether the lanes get their turn after each large piece; they need it when they share the program's thread.
     yields: bool,
     shall_yield: bool,
@@ -125,6 +130,8 @@ struct Current {
     partition: usize,
     piece: Piece,
     until: u64,
+    epoch: u32,
+    generation: u64,
     is_large: bool,
 }
 
@@ -144,6 +151,20 @@ impl Drop for Consumer {
 }
 
 impl Consumer {
+    fn of(client: Client, shared: Arc<Shared>, positions: Vec<u64>) -> Self {
+        Self {
+            client,
+            shared,
+            current: None,
+            positions,
+            messages: 0,
+            bad_inside: 0,
+            ends: true,
+            yields: true,
+            shall_yield: false,
+        }
+    }
+
     /// The next message. Waits while there is none. Safe to cancel: nothing is lost.
     ///
     /// ```no_run
@@ -166,8 +187,7 @@ impl Consumer {
             if let Some(next) = self.next_of_current() {
                 return Some(next);
             }
-            let share = self.share();
-            let (partition, item) = self.shared.state().pop(share)?;
+            let (partition, item) = self.pop()?;
             if let Some(error) = self.take(partition, item) {
                 return Some(Err(error));
             }
@@ -184,9 +204,9 @@ impl Consumer {
                 return Poll::Pending;
             }
             let mut state = self.shared.state();
-            let share = self.shared.share(state.partitions.len());
+            let share = self.shared.share(state.active());
             let Some((partition, item)) = state.pop(share) else {
-                if state.is_exhausted() {
+                if self.ends && state.is_exhausted() {
                     return Poll::Ready(None);
                 }
                 state.wait(cx.waker());
@@ -199,15 +219,23 @@ impl Consumer {
         }
     }
 
-    fn share(&self) -> usize {
-        self.shared.share(self.positions.len())
+    fn pop(&self) -> Option<(usize, Item)> {
+        let mut state = self.shared.state();
+        let share = self.shared.share(state.active());
+        state.pop(share)
     }
 
     fn take(&mut self, partition: usize, item: Item) -> Option<ConsumeError> {
         match item {
-            Item::Piece { piece, charge } => {
-                let until = self.shared.state().partitions[partition].until.unwrap_or(u64::MAX);
-                self.current = Some(Current { partition, piece, until, is_large: charge >= LARGE_PIECE_BYTES });
+            Item::Piece { piece, charge, epoch, generation } => {
+                let state = self.shared.state();
+                let until = state.partitions[partition].until.unwrap_or(u64::MAX);
+                // Partitions that were added since begin where they begin.
+                let added = state.partitions[self.positions.len()..].iter().map(|added| added.begin);
+                self.positions.extend(added);
+                drop(state);
+                let is_large = charge >= LARGE_PIECE_BYTES;
+                self.current = Some(Current { partition, piece, until, epoch, generation, is_large });
                 None
             }
             Item::Error { error, .. } => Some(error),
@@ -259,8 +287,7 @@ impl Consumer {
     pub async fn seek(&mut self, topic: &str, partition: u32, start: Start) -> Result<(), CallError> {
         let index = {
             let mut state = self.shared.state();
-            let is_it = |at: &shared::Partition| &*at.source.topic == topic && at.source.partition == partition;
-            let Some(index) = state.partitions.iter().position(is_it) else {
+            let Some(index) = state.index_of(topic, partition) else {
                 return Err(CallError::Invalid {
                     field: "partition",
                     reason: format!("this consumer does not read {topic}/{partition}"),
@@ -274,36 +301,33 @@ impl Consumer {
             self.current = None;
         }
         let begun = finder::begin(&self.shared.cluster, topic, partition, start, OutOfRange::Fail).await;
-        let (mut from, bounds) = match begun {
-            Ok(begun) => begun,
-            Err(BeginError::Call(error)) => return Err(error),
-            Err(BeginError::OutOfRange { position, bounds }) => {
-                return Err(CallError::Invalid {
-                    field: "position",
-                    reason: format!("{position} is outside of what is retained, {} to {}", bounds.start, bounds.end),
-                });
-            }
-        };
+        let (mut from, bounds) = begun.map_err(|error| error.into_call(topic, partition))?;
         if let Start::LastMessages(wanted) = start {
             let source = self.shared.state().partitions[index].source.clone();
             from.position = position_of_last(&self.client, &source, bounds, wanted).await?;
         }
         let generation = self.shared.state().begin_anew(index);
         self.shared.state().partitions[index].visible_end = bounds.visible_end;
-        self.positions[index] = from.position;
+        match self.positions.get_mut(index) {
+            Some(position) => *position = from.position,
+            None => self.shared.state().partitions[index].begin = from.position,
+        }
         self.shared.start_stream(index, generation, from, 0)
     }
 
     /// Where each partition's stream stands.
     pub fn positions(&self) -> Vec<PartitionPosition> {
         let state = self.shared.state();
-        let positions = state.partitions.iter().zip(&self.positions).map(|(at, &position)| PartitionPosition {
-            topic: at.source.topic.clone(),
-            partition: at.source.partition,
-            epoch: at.epoch,
-            position,
-            visible_end: at.visible_end.max(position),
-            until: at.until,
+        let positions = state.partitions.iter().enumerate().map(|(index, at)| {
+            let position = self.positions.get(index).copied().unwrap_or(at.begin);
+            PartitionPosition {
+                topic: at.source.topic.clone(),
+                partition: at.source.partition,
+                epoch: at.epoch,
+                position,
+                visible_end: at.visible_end.max(position),
+                until: at.until,
+            }
         });
         positions.collect()
     }

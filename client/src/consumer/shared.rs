@@ -35,6 +35,8 @@ pub(super) struct State {
     ready: VecDeque<usize>,
     pub(super) lanes: Vec<LaneState>,
     lane_of: HashMap<Place, usize>,
+    /// Partitions that were given up.
+    given_up: usize,
     /// The consumer's task, while it waits.
     consumer: Option<Waker>,
     pub(super) over: bool,
@@ -52,6 +54,7 @@ pub(super) struct Counters {
 
 pub(super) struct Partition {
     pub(super) source: Arc<Source>,
+    pub(super) topic_id: TopicId,
     pub(super) epoch: u32,
     /// Grows with each new stream; what comes for an older one is dropped.
     pub(super) generation: u64,
@@ -62,13 +65,27 @@ pub(super) struct Partition {
     pub(super) hungry: Option<usize>,
     pub(super) visible_end: u64,
     pub(super) until: Option<u64>,
+    /// Where its stream begins when it is first taken up.
+    pub(super) begin: u64,
     /// Nothing more will come of it unless it is sought.
     pub(super) rests: bool,
+    /// It is not read any more; its place is kept for when it is taken up again.
+    is_given_up: bool,
+}
+
+/// A partition to read.
+pub(super) struct Added {
+    pub(super) source: Arc<Source>,
+    pub(super) topic_id: TopicId,
+    pub(super) epoch: u32,
+    pub(super) begin: u64,
+    pub(super) visible_end: u64,
+    pub(super) until: Option<u64>,
 }
 
 /// What waits for the program.
 pub(super) enum Item {
-    Piece { piece: Piece, charge: usize },
+    Piece { piece: Piece, charge: usize, epoch: u32, generation: u64 },
     Error { error: ConsumeError, is_last: bool },
 }
 
@@ -162,9 +179,12 @@ impl Shared {
 }
 
 impl State {
-    pub(super) fn add(&mut self, source: Arc<Source>, epoch: u32, visible_end: u64, until: Option<u64>) {
+    /// Adds a partition; its number.
+    pub(super) fn add(&mut self, added: Added) -> usize {
+        let Added { source, topic_id, epoch, begin, visible_end, until } = added;
         self.partitions.push(Partition {
             source,
+            topic_id,
             epoch,
             generation: 0,
             queue: VecDeque::new(),
@@ -172,8 +192,42 @@ impl State {
             hungry: None,
             visible_end,
             until,
+            begin,
             rests: false,
+            is_given_up: false,
         });
+        self.partitions.len() - 1
+    }
+
+    /// The number of a partition that is read, or was.
+    pub(super) fn index_of(&self, topic: &str, partition: u32) -> Option<usize> {
+        self.partitions.iter().position(|at| &*at.source.topic == topic && at.source.partition == partition)
+    }
+
+    /// Adds a partition, or takes one up that was given up. Its number and the generation of its stream.
+    pub(super) fn take_up(&mut self, added: Added) -> (usize, u64) {
+        let Some(index) = self.index_of(&added.source.topic, added.source.partition) else {
+            return (self.add(added), 0);
+        };
+        let generation = self.begin_anew(index);
+        let at = &mut self.partitions[index];
+        (at.topic_id, at.epoch) = (added.topic_id, added.epoch);
+        (at.begin, at.visible_end) = (added.begin, added.visible_end);
+        self.given_up -= usize::from(std::mem::take(&mut at.is_given_up));
+        (index, generation)
+    }
+
+    /// Reads a partition no more; what was fetched of it is dropped.
+    pub(super) fn give_up(&mut self, partition: usize) {
+        self.begin_anew(partition);
+        let at = &mut self.partitions[partition];
+        at.rests = true;
+        self.given_up += usize::from(!std::mem::replace(&mut at.is_given_up, true));
+    }
+
+    /// Among how many partitions the prefetch is shared out.
+    pub(super) fn active(&self) -> usize {
+        self.partitions.len() - self.given_up
     }
 
     /// Begins another stream of a partition; what was fetched before is dropped. Returns its generation.

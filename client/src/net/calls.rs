@@ -98,6 +98,17 @@ pub(crate) fn method_name(method: Method) -> &'static str {
         Method::DescribeCluster => "DescribeCluster",
         Method::AcceptLoss => "AcceptLoss",
         Method::ForgetBroker => "ForgetBroker",
+        Method::JoinGroup => "JoinGroup",
+        Method::Heartbeat => "Heartbeat",
+        Method::LeaveGroup => "LeaveGroup",
+        Method::Claim => "Claim",
+        Method::Release => "Release",
+        Method::Commit => "Commit",
+        Method::Committed => "Committed",
+        Method::DescribeGroup => "DescribeGroup",
+        Method::ListGroups => "ListGroups",
+        Method::ResetGroup => "ResetGroup",
+        Method::DeleteGroup => "DeleteGroup",
         _ => "a call",
     }
 }

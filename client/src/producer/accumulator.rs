@@ -17,6 +17,7 @@ use super::builder::ProducerSettings;
 use super::delivery::{Completion, DeliveryFuture};
 use super::error::{DeliveryError, SendError};
 use super::partitioner::{PartitionChoice, Partitioner, partition_for_key};
+use super::prepared::PreparedSet;
 use super::record::Record;
 use crate::cluster::Place;
 
@@ -43,6 +44,8 @@ pub(super) struct Batch {
     /// Whether compression was tried, and whether it paid.
     pub(super) packed: bool,
     pub(super) wrapped: bool,
+    /// Appended only if this is the end.
+    pub(super) expected_id: Option<u64>,
 }
 
 pub(super) struct OpenSet {
@@ -62,6 +65,8 @@ pub(super) struct PartitionQueue {
     pub(super) next_lane: Option<usize>,
     /// No longer there: what still waits fails with this.
     pub(super) gone: Option<DeliveryError>,
+    /// The cluster says that it takes nothing at the moment: messages without a key go elsewhere.
+    pub(super) is_down: bool,
     /// Until then its lane is not expected to make progress: messages without a key go elsewhere.
     pub(super) troubled_until: Option<Instant>,
     /// It is in its lane's list, or the lane is at work on it.
@@ -144,6 +149,17 @@ pub(super) struct Accumulator {
     closed_since_pause: usize,
 }
 
+/// A record as the format's encoder takes it; `now_ms` is its time if it has none.
+pub(super) fn parts<'a>(record: &'a Record<'_>, now_ms: i64) -> MessageParts<'a> {
+    MessageParts {
+        timestamp_ms: record.timestamp_ms.unwrap_or(now_ms),
+        key: record.key,
+        headers: &record.headers,
+        value: record.value,
+        producer: None,
+    }
+}
+
 /// What came of a message.
 pub(super) enum Pushed {
     /// Taken. `woken`: the task to wake once the lock is released; `pause`: the lanes should get their turn, if they share
@@ -182,13 +198,7 @@ impl Accumulator {
             return Err(SendError::Closed);
         }
         let Some(topic) = self.topic_index(record.topic) else { return Ok(Pushed::UnknownTopic) };
-        let parts = MessageParts {
-            timestamp_ms: record.timestamp_ms.unwrap_or(now_ms),
-            key: record.key,
-            headers: &record.headers,
-            value: record.value,
-            producer: None,
-        };
+        let parts = parts(record, now_ms);
         let bytes = parts.encoded_bytes();
         let limit = self.topics[topic].message_bytes_max.min(self.topics[topic].set_bytes_max);
         if bytes > limit {
@@ -240,11 +250,54 @@ impl Accumulator {
         } else {
             None
         };
+        let pause = self.is_time_to_pause();
+        Ok(Pushed::Taken { delivery, woken: woken.or(also_woken), pause })
+    }
+
+    fn is_time_to_pause(&mut self) -> bool {
         let pause = self.closed_since_pause >= PAUSE_AFTER_BYTES;
         if pause {
             self.closed_since_pause = 0;
         }
-        Ok(Pushed::Taken { delivery, woken: woken.or(also_woken), pause })
+        pause
+    }
+
+    /// Takes a whole set: it follows what was taken for its partition before.
+    pub(super) fn push_set(&mut self, set: &PreparedSet) -> Result<Pushed, SendError> {
+        if self.life != Life::Open {
+            return Err(SendError::Closed);
+        }
+        let Some(topic) = self.topic_index(&set.topic) else { return Ok(Pushed::UnknownTopic) };
+        let (bytes, limit) = (set.bytes.len(), self.topics[topic].set_bytes_max);
+        if bytes > limit {
+            return Err(SendError::TooLarge { topic: set.topic.clone(), bytes, limit });
+        }
+        if self.buffered_bytes > 0 && self.buffered_bytes + bytes > self.settings.buffer_bytes {
+            return Ok(Pushed::Full);
+        }
+        let partition = self.partition_index(topic, set.partition)?;
+        let before = self.close_set(partition);
+        let completion = Completion::new(set.partition);
+        let number = self.next_number();
+        self.ended.push_back(false);
+        self.buffered_bytes += bytes;
+        self.counters.published += u64::from(set.info.messages);
+        self.partitions[partition].ready.push_back(Batch {
+            set: set.bytes.clone(),
+            messages: set.info.messages,
+            buffered_bytes: bytes,
+            completion: completion.clone(),
+            number,
+            opened: Instant::now(),
+            // It goes as it is.
+            packed: true,
+            wrapped: false,
+            expected_id: set.expected_id,
+        });
+        let woken = before.or_else(|| self.list(partition));
+        self.closed_since_pause += bytes + PAUSE_SET_COST;
+        let pause = self.is_time_to_pause();
+        Ok(Pushed::Taken { delivery: DeliveryFuture::new(completion, 0, 0), woken, pause })
     }
 
     /// A compressed set is one message, so that limit holds too.
@@ -278,21 +331,32 @@ impl Accumulator {
                 choose(&PartitionChoice { topic: record.topic, key, value: record.value, partitions })
             }
         };
-        match self.topics[topic].partitions.get(partition as usize) {
-            Some(&index) => Ok(index),
-            None => Err(SendError::NoSuchPartition { topic: record.topic.to_owned(), partition, partitions }),
-        }
+        self.partition_index(topic, partition)
+    }
+
+    fn partition_index(&self, topic: usize, partition: u32) -> Result<usize, SendError> {
+        let topic = &self.topics[topic];
+        let partitions = topic.partitions.len() as u32;
+        topic.partitions.get(partition as usize).copied().ok_or_else(|| SendError::NoSuchPartition {
+            topic: topic.name.to_string(),
+            partition,
+            partitions,
+        })
     }
 
     /// The same partition until its set is complete, then the next.
     fn sticky(&mut self, topic: usize) -> u32 {
         let at = &self.topics[topic];
         let Some(&current) = at.partitions.get(at.sticky as usize) else { return 0 };
-        let current = &self.partitions[current];
-        if current.closed_sets == at.sticky_closed_sets && current.troubled_until.is_none() {
+        let is_same_set = self.partitions[current].closed_sets == at.sticky_closed_sets;
+        if is_same_set && self.is_healthy(current) {
             return at.sticky;
         }
         let next = self.next_healthy(topic, (at.sticky + 1) % at.partitions.len() as u32);
+        if is_same_set && !self.is_healthy(at.partitions[next as usize]) {
+            // None is: sets become whole all the same.
+            return at.sticky;
+        }
         let closed_sets = self.partitions[self.topics[topic].partitions[next as usize]].closed_sets;
         let at = &mut self.topics[topic];
         at.sticky = next;
@@ -304,11 +368,13 @@ impl Accumulator {
     fn next_healthy(&self, topic: usize, from: u32) -> u32 {
         let partitions = &self.topics[topic].partitions;
         let count = partitions.len() as u32;
-        let is_healthy = |partition: &u32| {
-            let troubled_until = self.partitions[partitions[*partition as usize]].troubled_until;
-            troubled_until.is_none_or(|until| until <= Instant::now())
-        };
+        let is_healthy = |partition: &u32| self.is_healthy(partitions[*partition as usize]);
         (0..count).map(|step| (from + step) % count).find(is_healthy).unwrap_or(from)
+    }
+
+    fn is_healthy(&self, partition: usize) -> bool {
+        let queue = &self.partitions[partition];
+        !queue.is_down && queue.troubled_until.is_none_or(|until| until <= Instant::now())
     }
 
     // ---- Sets --------------------------------------------------------------------------------------------------
@@ -343,6 +409,7 @@ impl Accumulator {
             opened: open.opened,
             packed: self.settings.compression == Compression::None,
             wrapped: false,
+            expected_id: None,
         });
         self.list(partition)
     }

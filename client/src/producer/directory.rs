@@ -6,7 +6,7 @@ use std::task::Waker;
 
 use super::accumulator::{Accumulator, LaneQueue, PartitionQueue, SET_CAPACITY_FIRST, TopicQueue};
 use super::error::DeliveryError;
-use crate::cluster::{Place, TopicPlaces};
+use crate::cluster::{PartitionPlace, Place, TopicPlaces};
 
 impl Accumulator {
     pub(super) fn has_topic(&self, name: &str) -> Option<u32> {
@@ -28,11 +28,12 @@ impl Accumulator {
         for (number, place) in places.partitions.iter().enumerate() {
             let lane = self.lane(place.place, &mut new_lanes);
             let Some(&index) = self.topics[topic].partitions.get(number) else {
-                self.add_partition(topic, number as u32, place.epoch, lane);
+                self.add_partition(topic, number as u32, place, lane);
                 continue;
             };
             let queue = &mut self.partitions[index];
             queue.epoch = place.epoch;
+            queue.is_down = !place.takes_messages;
             let target = queue.next_lane.unwrap_or(queue.lane);
             if target != lane {
                 queue.next_lane = Some(lane);
@@ -64,15 +65,16 @@ impl Accumulator {
         topic
     }
 
-    fn add_partition(&mut self, topic: usize, partition: u32, epoch: u32, lane: usize) {
+    fn add_partition(&mut self, topic: usize, partition: u32, place: &PartitionPlace, lane: usize) {
         self.topics[topic].partitions.push(self.partitions.len());
         self.partitions.push(PartitionQueue {
             topic,
             partition,
-            epoch,
+            epoch: place.epoch,
             lane,
             next_lane: None,
             gone: None,
+            is_down: !place.takes_messages,
             troubled_until: None,
             listed: false,
             open: None,

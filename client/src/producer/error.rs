@@ -1,6 +1,6 @@
 //! What can go wrong when a message is handed over, and what can become of it afterwards.
 
-use crate::error::{CallError, Refusal};
+use crate::error::{CallError, Refusal, plural};
 
 /// Why the producer did not take a message. The message was not published and is counted nowhere.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -23,7 +23,7 @@ pub enum SendError {
         reason: String,
     },
     /// The topic has no such partition.
-    #[error("topic {topic:?} has {partitions} partitions, so there is no partition {partition}")]
+    #[error("topic {topic:?} has {partitions} partition{}, so there is no partition {partition}", plural(*partitions))]
     NoSuchPartition {
         /// The topic.
         topic: String,

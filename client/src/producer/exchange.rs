@@ -226,7 +226,7 @@ impl<'a> Exchange<'a> {
         let settings = self.lane.shared.settings.clone();
         pack(&mut batch, settings.compression);
         let sender = self.lane.senders.get_mut(&partition).expect("sets are taken for the lane's own partitions");
-        let (set, messages) = (batch.set.clone(), batch.messages);
+        let (set, messages, expected_id) = (batch.set.clone(), batch.messages, batch.expected_id);
         let acks = settings.acks;
         let (sequence, silent) = if acks == Acks::None {
             let sequence = sender.unconfirmed_next;
@@ -248,7 +248,7 @@ impl<'a> Exchange<'a> {
             }
             .into(),
             sequence,
-            expected_id: None,
+            expected_id,
         };
         let correlation = self.first_correlation.wrapping_add(self.sent.len() as u32);
         let before = self.outgoing.queued();

@@ -10,6 +10,8 @@ use crate::error::CallError;
 
 /// How old what is known may become.
 const REFRESH: Duration = Duration::from_mins(1);
+/// The same while partitions are down, so that they are used again soon after they are back.
+const REFRESH_DOWN: Duration = Duration::from_secs(5);
 /// A topic that the cluster does not know is gone only when it still is after so long: a broker may be behind.
 const DOUBT: Duration = Duration::from_secs(2);
 
@@ -18,7 +20,10 @@ pub(super) async fn run(producer: Weak<Shared>) {
     let Some(shared) = producer.upgrade() else { return };
     let mut backoff = shared.cluster.backoff();
     loop {
-        let asked = tokio::time::timeout(REFRESH, shared.keeper.notified()).await.is_ok();
+        let is_down =
+            shared.accumulator().partitions.iter().any(|partition| partition.is_down && partition.gone.is_none());
+        let age_max = if is_down { REFRESH_DOWN } else { REFRESH };
+        let asked = tokio::time::timeout(age_max, shared.keeper.notified()).await.is_ok();
         if shared.accumulator().life == Life::Over {
             return;
         }

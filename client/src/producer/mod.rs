@@ -12,6 +12,7 @@ mod keeper;
 mod lane;
 mod outgoing;
 mod partitioner;
+mod prepared;
 mod record;
 mod shared;
 mod window;
@@ -28,6 +29,7 @@ pub use builder::ProducerBuilder;
 pub use delivery::{Delivered, DeliveryFuture};
 pub use error::{DeliveryError, SendError, TrySendError};
 pub use partitioner::{PartitionChoice, Partitioner, murmur2, partition_for_key};
+pub use prepared::PreparedSet;
 pub use record::Record;
 
 /// When the broker acknowledges a set.
@@ -176,9 +178,35 @@ impl Producer {
     /// # Ok(()) }
     /// ```
     pub async fn send(&self, record: Record<'_>) -> Result<DeliveryFuture, SendError> {
+        self.take(record.topic, || self.push(&record)).await
+    }
+
+    /// Takes a whole set, which is sent as it is, behind what was taken for its partition before. Waits like
+    /// [`Producer::send`]. The delivery tells the place of its first message.
+    ///
+    /// ```no_run
+    /// # async fn example(producer: corelane_client::Producer) -> Result<(), Box<dyn std::error::Error>> {
+    /// use corelane_client::{PreparedSet, Record};
+    /// let set = PreparedSet::of("ledger", 0, &[Record::to("ledger").value(b"first entry")])?.expected_id(0);
+    /// match producer.send_set(set).await?.await {
+    ///     Ok(delivered) => println!("appended at {:?}", delivered.position),
+    ///     Err(error) => println!("somebody else was faster: {error}"),
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub async fn send_set(&self, set: PreparedSet) -> Result<DeliveryFuture, SendError> {
+        let push = || {
+            let pushed = self.handle.shared.accumulator().push_set(&set);
+            pushed.map(woken)
+        };
+        self.take(&set.topic, push).await
+    }
+
+    /// Takes what `push` offers; waits while the buffer is full or the topic is being looked up.
+    async fn take(&self, topic: &str, push: impl Fn() -> Result<Push, SendError>) -> Result<DeliveryFuture, SendError> {
         let shared = &self.handle.shared;
         loop {
-            match self.push(&record)? {
+            match push()? {
                 Push::Taken { delivery, pause } => {
                     if pause {
                         tokio::task::yield_now().await;
@@ -186,13 +214,13 @@ impl Producer {
                     return Ok(delivery);
                 }
                 Push::UnknownTopic => {
-                    self.prepare(record.topic).await?;
+                    self.prepare(topic).await?;
                 }
                 Push::Full => {
                     let mut space = std::pin::pin!(shared.space.notified());
                     // Whoever is registered before the second look misses no memory that becomes free after it.
                     space.as_mut().enable();
-                    match self.push(&record)? {
+                    match push()? {
                         Push::Taken { delivery, .. } => return Ok(delivery),
                         Push::UnknownTopic => {}
                         Push::Full => space.await,
@@ -217,17 +245,8 @@ impl Producer {
 
     fn push(&self, record: &Record<'_>) -> Result<Push, SendError> {
         let now_ms = if record.timestamp_ms.is_none() { now_ms() } else { 0 };
-        let pushed = self.handle.shared.accumulator().push(record, now_ms)?;
-        Ok(match pushed {
-            Pushed::Taken { delivery, woken, pause } => {
-                if let Some(waker) = woken {
-                    waker.wake();
-                }
-                Push::Taken { delivery, pause }
-            }
-            Pushed::Full => Push::Full,
-            Pushed::UnknownTopic => Push::UnknownTopic,
-        })
+        let pushed = self.handle.shared.accumulator().push(record, now_ms);
+        pushed.map(woken)
     }
 
     /// Looks a topic up, so that [`Producer::try_send`] knows it. Returns how many partitions it has.
@@ -305,6 +324,20 @@ enum Push {
     Taken { delivery: DeliveryFuture, pause: bool },
     Full,
     UnknownTopic,
+}
+
+/// Wakes the lane that has to know; the lock must be free by now.
+fn woken(pushed: Pushed) -> Push {
+    match pushed {
+        Pushed::Taken { delivery, woken, pause } => {
+            if let Some(waker) = woken {
+                waker.wake();
+            }
+            Push::Taken { delivery, pause }
+        }
+        Pushed::Full => Push::Full,
+        Pushed::UnknownTopic => Push::UnknownTopic,
+    }
 }
 
 fn now_ms() -> i64 {

@@ -4,6 +4,8 @@
 
 #![allow(dead_code, reason = "each test uses a part of it")]
 
+pub(crate) mod groups;
+
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -16,9 +18,10 @@ use corelane_proto::pb;
 use corelane_proto::set::{Reserved, SetLimits, check_set, walk};
 use prost::Message;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::Notify;
-use tokio::task::{AbortHandle, JoinHandle};
+use tokio::task::{AbortHandle, JoinHandle, JoinSet};
 
 /// What the broker does about a request.
 #[derive(Debug, Clone)]
@@ -34,6 +37,8 @@ pub(crate) enum Act {
     CutAnswerAt(usize),
     /// It is done, but the answer never comes.
     Silence,
+    /// It is done, but the answer comes a while later.
+    AnswerAfter(Duration),
 }
 
 impl Act {
@@ -53,6 +58,8 @@ pub(crate) struct Seen {
     pub(crate) nth: usize,
     pub(crate) payload_bytes: usize,
     pub(crate) max_bytes: u32,
+    /// Which broker was asked.
+    pub(crate) broker_id: u32,
 }
 
 type Script = Box<dyn FnMut(Seen) -> Act + Send>;
@@ -115,6 +122,11 @@ pub(crate) struct State {
     sessions: HashMap<(Vec<u8>, u32), (u64, AbortHandle)>,
     live: Vec<AbortHandle>,
     pub(crate) refuse_hello: Option<Status>,
+    pub(crate) group: groups::Group,
+    /// The brokers and where they listen.
+    brokers: Vec<(u32, String)>,
+    /// Partitions that are on a broker that is down.
+    pub(crate) down: Vec<u32>,
 }
 
 #[derive(Clone)]
@@ -131,8 +143,6 @@ impl FakeBroker {
     }
 
     pub(crate) async fn start_at(address: &str, topics: HashMap<String, Topic>) -> Self {
-        let listener = TcpListener::bind(address).await.unwrap();
-        let address = listener.local_addr().unwrap().to_string();
         let state = Arc::new(Mutex::new(State {
             topics,
             cluster_id: "fake".into(),
@@ -145,12 +155,26 @@ impl FakeBroker {
             sessions: HashMap::new(),
             live: Vec::new(),
             refuse_hello: None,
+            group: groups::Group::new(),
+            brokers: Vec::new(),
+            down: Vec::new(),
         }));
-        let changed = Arc::new(Notify::new());
-        let (accept_state, accept_changed, own) = (state.clone(), changed.clone(), address.clone());
+        Self::listen(address, 7, state, Arc::new(Notify::new())).await
+    }
+
+    /// Another broker of the same cluster: number 8.
+    pub(crate) async fn twin(&self) -> Self {
+        Self::listen("127.0.0.1:0", 8, self.state.clone(), self.changed.clone()).await
+    }
+
+    async fn listen(address: &str, broker_id: u32, state: Arc<Mutex<State>>, changed: Arc<Notify>) -> Self {
+        let listener = TcpListener::bind(address).await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        state.lock().unwrap().brokers.push((broker_id, address.clone()));
+        let (accept_state, accept_changed) = (state.clone(), changed.clone());
         let task = tokio::spawn(async move {
             while let Ok((socket, _)) = listener.accept().await {
-                let (state, changed, own) = (accept_state.clone(), accept_changed.clone(), own.clone());
+                let (state, changed) = (accept_state.clone(), accept_changed.clone());
                 let connection = {
                     let mut state = state.lock().unwrap();
                     state.connections += 1;
@@ -161,7 +185,12 @@ impl FakeBroker {
                 let task = tokio::spawn(async move {
                     let task = own_handle.await.unwrap();
                     let (state, next) = (task_state, HashMap::new());
-                    Serving { state, changed, socket, connection, own, task, next, shard: 0 }.run().await;
+                    let (socket, writer) = socket.into_split();
+                    let writer = Arc::new(tokio::sync::Mutex::new(writer));
+                    let polls = JoinSet::new();
+                    Serving { state, changed, socket, writer, polls, connection, broker_id, task, next, shard: 0 }
+                        .run()
+                        .await;
                 });
                 state.lock().unwrap().live.push(task.abort_handle());
                 handle.send(task.abort_handle()).unwrap();
@@ -237,12 +266,20 @@ impl FakeBroker {
     }
 }
 
+fn is_of_groups(method: Method) -> bool {
+    use Method::{Claim, Commit, Heartbeat, JoinGroup, LeaveGroup, Release};
+    matches!(method, JoinGroup | Heartbeat | LeaveGroup | Claim | Release | Commit)
+}
+
 struct Serving {
     state: Arc<Mutex<State>>,
     changed: Arc<Notify>,
-    socket: TcpStream,
+    socket: OwnedReadHalf,
+    writer: Arc<tokio::sync::Mutex<OwnedWriteHalf>>,
+    /// What is answered beside the requests that follow.
+    polls: JoinSet<()>,
     connection: u64,
-    own: String,
+    broker_id: u32,
     task: AbortHandle,
     /// The next sequence number of each partition.
     next: HashMap<(Vec<u8>, u32), u64>,
@@ -271,6 +308,10 @@ impl Serving {
             is_greeted = true;
             let seen = self.seen(method, &proto, payload.len());
             let act = (self.state.lock().unwrap().script)(seen);
+            if is_of_groups(method) && !matches!(act, Act::Cut) {
+                self.answer_beside(method, header.correlation, proto, act);
+                continue;
+            }
             let answer = match &act {
                 Act::Refuse(status, error) => {
                     if status.uses_up_sequence() {
@@ -287,7 +328,9 @@ impl Serving {
                     tokio::time::sleep(*pause).await;
                     self.answer(method, &proto, &payload).await
                 }
-                Act::Properly | Act::CutAnswerAt(_) | Act::Silence => self.answer(method, &proto, &payload).await,
+                Act::Properly | Act::CutAnswerAt(_) | Act::Silence | Act::AnswerAfter(_) => {
+                    self.answer(method, &proto, &payload).await
+                }
             };
             let Some((status, proto, payload)) = answer else { continue };
             if matches!(act, Act::Silence) {
@@ -298,13 +341,35 @@ impl Serving {
             out.extend_from_slice(&proto);
             out.extend_from_slice(&payload);
             if let Act::CutAnswerAt(bytes) = act {
-                let _ = self.socket.write_all(&out[..bytes.min(out.len())]).await;
+                let _ = self.writer.lock().await.write_all(&out[..bytes.min(out.len())]).await;
                 return;
             }
-            if self.socket.write_all(&out).await.is_err() {
+            if self.writer.lock().await.write_all(&out).await.is_err() {
                 return;
             }
         }
+    }
+
+    /// Calls of a group are long polls: others go on meanwhile.
+    fn answer_beside(&mut self, method: Method, correlation: u32, proto: Vec<u8>, act: Act) {
+        let (state, changed, writer) = (self.state.clone(), self.changed.clone(), self.writer.clone());
+        self.polls.spawn(async move {
+            if let Act::After(pause) = act {
+                tokio::time::sleep(pause).await;
+            }
+            let (status, proto, _) = match &act {
+                Act::Refuse(status, error) => refuse(*status, error.clone()),
+                _ => groups::answer(state, changed, method, proto).await,
+            };
+            match act {
+                Act::Silence => return,
+                Act::AnswerAfter(pause) => tokio::time::sleep(pause).await,
+                _ => {}
+            }
+            let mut out = FrameHeader::new(status.code(), correlation, proto.len(), 0).encode().to_vec();
+            out.extend_from_slice(&proto);
+            let _ = writer.lock().await.write_all(&out).await;
+        });
     }
 
     async fn read_frame(&mut self) -> Option<(FrameHeader, Vec<u8>, Vec<u8>)> {
@@ -336,7 +401,8 @@ impl Serving {
             (partition, max_bytes) = (request.partition, request.max_bytes);
         }
         let connection = self.connection;
-        let seen = Seen { connection, method, partition, sequence, nth, payload_bytes, max_bytes };
+        let broker_id = self.broker_id;
+        let seen = Seen { connection, method, partition, sequence, nth, payload_bytes, max_bytes, broker_id };
         state.seen.push(seen);
         seen
     }
@@ -390,7 +456,7 @@ impl Serving {
         }
         ok(&pb::HelloResponse {
             cluster_id: state.cluster_id.clone(),
-            broker_id: 7,
+            broker_id: self.broker_id,
             shard: self.shard,
             shards: 2,
             broker_version: "fake".into(),
@@ -400,15 +466,14 @@ impl Serving {
 
     fn metadata(&self, request: &pb::MetadataRequest) -> Answer {
         let state = self.state.lock().unwrap();
-        let (host, port) = self.own.rsplit_once(':').unwrap();
-        let broker = pb::Broker {
-            broker_id: 7,
-            host: host.into(),
-            port: port.parse().unwrap(),
-            shards: 2,
-            alive: true,
-            version: "fake".into(),
+        let broker = |broker_id: u32, address: &str, alive: bool| {
+            let (host, port) = address.rsplit_once(':').unwrap();
+            let (host, port, version) = (host.into(), port.parse().unwrap(), "fake".into());
+            pb::Broker { broker_id, host, port, shards: 2, alive, version }
         };
+        let mut brokers: Vec<pb::Broker> = state.brokers.iter().map(|(id, at)| broker(*id, at, true)).collect();
+        // Nobody listens there.
+        brokers.push(broker(9, "127.0.0.1:1", false));
         let wanted = |name: &String| request.topics.is_empty() || request.topics.contains(name);
         let topics = state.topics.iter().filter(|(name, _)| wanted(name)).map(|(name, topic)| pb::Topic {
             name: name.clone(),
@@ -417,7 +482,7 @@ impl Serving {
             partitions: (0..topic.logs.len() as u32)
                 .map(|partition| pb::Partition {
                     partition,
-                    broker_id: 7,
+                    broker_id: if state.down.contains(&partition) { 9 } else { 7 },
                     shard: topic.shards[partition as usize],
                     epoch: topic.epoch,
                     state: pb::PartitionState::Serving.into(),
@@ -426,7 +491,7 @@ impl Serving {
                 .collect(),
         });
         let topics = topics.collect();
-        ok(&pb::MetadataResponse { cluster_id: state.cluster_id.clone(), brokers: vec![broker], topics })
+        ok(&pb::MetadataResponse { cluster_id: state.cluster_id.clone(), brokers, topics })
     }
 
     /// The topic's name if partition, place and epoch are right.
@@ -457,6 +522,12 @@ impl Serving {
         };
         if let Some(answer) = self.out_of_sequence(Method::Publish, proto) {
             return Some(answer);
+        }
+        if let Some(expected) = request.expected_id {
+            let end = self.state.lock().unwrap().topics[&name].logs[request.partition as usize].end();
+            if end != expected {
+                return Some(refuse(Status::UnexpectedEnd, pb::Error { end: Some(end), ..pb::Error::default() }));
+            }
         }
         self.use_up(Method::Publish, proto);
         let limit = |bytes: Option<u32>| bytes.unwrap_or(MESSAGE_BYTES_LIMIT);
