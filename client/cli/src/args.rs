@@ -11,6 +11,7 @@ use crate::broker::BrokerCommand;
 use crate::cluster::ClusterCommand;
 use crate::consume::ConsumeArgs;
 use crate::error::CliError;
+use crate::group::GroupCommand;
 use crate::log::LogCommand;
 use crate::parse::duration::parse_timeout;
 use crate::produce::ProduceArgs;
@@ -28,8 +29,13 @@ Examples:
   corelane topic create access-log --partitions 4
   tail -F access.log | corelane produce access-log
   corelane consume access-log --from -1h --exit-at-end
+  corelane consume access-log --group indexer
+  corelane group describe indexer
   corelane --broker broker-1:9400,broker-2:9400 cluster describe
   corelane log verify /var/lib/corelane
+
+With --json, results are JSON on standard output, and a command that fails ends standard error with a line that holds a \
+JSON object: error (a sentence), status (the broker's, or null), retryable, exit_status.
 
 Exit status: 0 done; 1 failed, the reason is on standard error; 2 wrong arguments; 130 or 143 ended by Ctrl-C or \
 SIGTERM before all was done. A reader of the output that leaves early (`| head`) ends the command with 0."
@@ -45,14 +51,14 @@ pub(crate) struct Cli {
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Common options")]
 pub(crate) struct Shared {
-    /// Brokers to begin with; the first one that answers names the others
+    /// Brokers to begin with; the first one that answers names the others. The variable `CORELANE_BROKER` holds the
+    /// default
     #[arg(
         long,
         global = true,
-        env = "CORELANE_BROKER",
         value_name = "HOST:PORT[,...]",
         value_delimiter = ',',
-        default_value = "127.0.0.1:9400"
+        default_values_t = brokers_default()
     )]
     pub(crate) broker: Vec<String>,
 
@@ -74,6 +80,9 @@ pub(crate) enum Command {
     Produce(Box<ProduceArgs>),
     /// Print a topic's messages as they come
     Consume(Box<ConsumeArgs>),
+    /// List, describe, reset, delete and verify groups of consumers
+    #[command(subcommand)]
+    Group(GroupCommand),
     /// Look at the cluster
     #[command(subcommand)]
     Cluster(ClusterCommand),
@@ -95,6 +104,12 @@ Examples:
         /// The shell
         shell: Shell,
     },
+}
+
+/// A default, not clap's `env`: what comes from there would be shown as an argument in every usage line.
+fn brokers_default() -> Vec<String> {
+    let named = std::env::var("CORELANE_BROKER").ok().filter(|brokers| !brokers.is_empty());
+    named.unwrap_or_else(|| "127.0.0.1:9400".to_owned()).split(',').map(str::to_owned).collect()
 }
 
 impl Shared {

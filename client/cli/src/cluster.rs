@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::args::Shared;
 use crate::error::CliError;
-use crate::output::{print, print_json, print_table, table};
+use crate::output::{count, print, print_json, print_table, table};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum ClusterCommand {
@@ -32,8 +32,11 @@ async fn describe(shared: &Shared) -> Result<(), CliError> {
         return print_json(&to_json(&cluster));
     }
     print(&format!(
-        "cluster {} (registry: {}), {} topics, {} partitions\n",
-        cluster.cluster_id, cluster.registry, cluster.topics, cluster.partitions
+        "cluster {} (registry: {}), {}, {}\n",
+        cluster.cluster_id,
+        cluster.registry,
+        count(cluster.topics, "topic"),
+        count(cluster.partitions, "partition")
     ))?;
     let mut brokers =
         table(&[("BROKER", Right), ("ADDRESS", Left), ("SHARDS", Right), ("STATE", Left), ("VERSION", Left)]);

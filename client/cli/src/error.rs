@@ -3,7 +3,8 @@
 use std::io;
 use std::path::PathBuf;
 
-use corelane_client::CallError;
+use corelane_client::{CallError, GroupError};
+use serde_json::{Value, json};
 
 use crate::signals::Interruption;
 
@@ -66,6 +67,17 @@ pub(crate) enum CliError {
     /// Files of a data directory could not be looked at, or not all of them.
     #[error("{0}")]
     NotSeen(String),
+    /// A group's member stopped for good.
+    #[error("{0}")]
+    Group(GroupError),
+    /// A group is not as it should be; what was found has been told.
+    #[error("group {group}: {problems}")]
+    NotVerified {
+        /// The group.
+        group: String,
+        /// How many problems, in words.
+        problems: String,
+    },
     /// A signal ended the command before it had done what it was asked to do.
     #[error("interrupted")]
     Interrupted(Interruption),
@@ -86,6 +98,25 @@ fn creation(topic: &str) -> String {
 }
 
 impl CliError {
+    /// What a program is told.
+    pub(crate) fn to_json(&self) -> Value {
+        let call = match self {
+            CliError::Call(error) | CliError::Group(GroupError::Call { cause: error, .. }) => Some(error),
+            _ => None,
+        };
+        let status = match self {
+            CliError::UnknownTopic { .. } => Some("UNKNOWN_TOPIC"),
+            CliError::Call(CallError::UnknownGroup { .. }) => Some("UNKNOWN_GROUP"),
+            _ => call.and_then(CallError::refusal).map(|refusal| refusal.status.name()),
+        };
+        json!({
+            "error": self.to_string(),
+            "status": status,
+            "retryable": call.is_some_and(CallError::is_retryable),
+            "exit_status": self.exit_status(),
+        })
+    }
+
     /// The exit status: 1, or what a shell expects of a command that a signal has ended.
     pub(crate) fn exit_status(&self) -> u8 {
         match self {
@@ -108,6 +139,15 @@ impl From<CallError> for CliError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn programs_are_told_what_failed_and_whether_a_retry_can_help() {
+        let closed = CliError::from(CallError::Closed).to_json();
+        assert_eq!((&closed["retryable"], &closed["exit_status"]), (&false.into(), &1.into()));
+        assert_eq!((closed["error"].as_str(), closed["status"].is_null()), (Some("the client is closed"), true));
+        let unknown = CliError::from(CallError::UnknownTopic { topic: "t".to_owned() }).to_json();
+        assert_eq!(unknown["status"], "UNKNOWN_TOPIC");
+    }
 
     #[test]
     fn the_command_that_creates_a_topic_can_be_pasted() {

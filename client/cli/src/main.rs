@@ -14,6 +14,7 @@ mod broker;
 mod cluster;
 mod consume;
 mod error;
+mod group;
 mod log;
 mod output;
 mod parse;
@@ -24,6 +25,7 @@ mod topic;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
+    let json = cli.shared.json;
     let result = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -37,7 +39,11 @@ fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("corelane: {error}");
+            if json {
+                eprintln!("{}", error.to_json());
+            } else {
+                eprintln!("corelane: {error}");
+            }
             ExitCode::from(error.exit_status())
         }
     }
@@ -49,6 +55,7 @@ async fn run(cli: Cli) -> Result<(), CliError> {
         Command::Topic(command) => topic::run(shared, command).await,
         Command::Produce(args) => produce::run(shared, *args).await,
         Command::Consume(args) => consume::run(shared, *args).await,
+        Command::Group(command) => group::run(shared, command).await,
         Command::Cluster(command) => cluster::run(shared, &command).await,
         Command::Broker(command) => broker::run(shared, &command).await,
         Command::Registry(command) => registry::run(&command),

@@ -9,6 +9,14 @@ use serde::Serialize;
 
 use crate::error::CliError;
 
+/// A number of things in words: `1 topic`, `2 topics`.
+pub(crate) fn count(number: impl Into<u64>, thing: &str) -> String {
+    match number.into() {
+        1 => format!("1 {thing}"),
+        number => format!("{number} {thing}s"),
+    }
+}
+
 /// A table without lines: one row a line, so that `grep` and `awk` work on it.
 pub(crate) fn table(columns: &[(&str, CellAlignment)]) -> Table {
     let mut table = Table::new();

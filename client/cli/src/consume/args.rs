@@ -1,10 +1,12 @@
 //! The arguments of `consume`.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Args;
 
 use super::format::Format;
+use crate::parse::duration::parse_timeout;
 use crate::parse::place::{Moment, Place, parse_moment, parse_place};
 
 #[derive(Debug, Args)]
@@ -27,8 +29,13 @@ A reader of the output that leaves early (`| head -1`) ends the command with sta
 it follows; before --exit-at-end, --until or --max is reached, they end it with 130 or 143. A command that ends by \
 itself fails when damaged messages had to be skipped.
 
+With --group, the partitions are shared out among all members of the group, and the group goes on where it last \
+committed; what was printed is committed, also when Ctrl-C or SIGTERM ends the command.
+
 Examples:
   corelane consume access-log
+  corelane consume access-log --group indexer
+  corelane consume access-log --group indexer --from latest --format '%p/%i %v\\n'
   corelane consume access-log --from -1h --exit-at-end --output last-hour.log
   corelane consume access-log --partition 0 --partition 2 --last 10 --exit-at-end
   corelane consume orders --from 2026-07-01 --until 2026-07-02 --format json
@@ -40,6 +47,15 @@ pub(crate) struct ConsumeArgs {
     /// Read this partition; may be repeated [default: all]
     #[arg(long, value_name = "P")]
     pub(crate) partition: Vec<u32>,
+
+    /// Read as a member of this group of consumers; --from (earliest or latest) says where a group begins that has no
+    /// position yet
+    #[arg(long, value_name = "GROUP", conflicts_with_all = ["partition", "last", "until", "exit_at_end"])]
+    pub(crate) group: Option<String>,
+
+    /// With --group: how often positions are committed
+    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = parse_timeout)]
+    pub(crate) commit_interval: Duration,
 
     /// Where to begin: earliest, latest, a position (of each partition), a time, or a time ago
     #[arg(

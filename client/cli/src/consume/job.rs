@@ -1,6 +1,7 @@
 //! The work of `consume`, in one loop: format what is there, hand full buffers to the writer, flush when nothing more is
 //! there, then wait for a message, a signal, a reader that leaves or the time of `--until`, whichever comes first.
 
+use std::collections::BTreeSet;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::task::Poll;
@@ -12,7 +13,6 @@ use corelane_client::{
 
 use super::args::ConsumeArgs;
 use super::format::{Format, Shown};
-use super::last::{Surplus, find_last};
 use super::sink::{Sink, SinkClosed};
 use super::until::Until;
 use crate::error::CliError;
@@ -35,7 +35,7 @@ pub(super) struct Job<'a> {
     format: Format,
     consumer: Consumer,
     sink: Sink,
-    surplus: Surplus,
+    beginning: Beginning,
     until: Option<Until>,
     /// Whether the consumer ends at ends that are fixed by now.
     ends_fixed: bool,
@@ -49,29 +49,21 @@ impl<'a> Job<'a> {
         let now_ms = now_ms();
         let until_ms = args.until.map(|until| until.unix_ms(now_ms));
         let ends_fixed = args.exit_at_end || until_ms.is_some_and(|until_ms| until_ms <= now_ms);
-        let (consumer, surplus) = match args.last {
-            Some(messages) if messages > 0 => {
-                let (places, surplus) = find_last(client, args, messages).await?;
-                (resume(client, places).until_end(ends_fixed).build().await?, surplus)
-            }
-            last => {
-                let start = if last.is_some() { Start::Latest } else { start(args.from, now_ms) };
-                let consumer = builder(client, args).start(start).until_end(ends_fixed).build().await?;
-                (consumer, Surplus::default())
-            }
+        let start = match args.last {
+            Some(0) => Start::Latest,
+            Some(messages) => Start::LastMessages(messages),
+            None => start(args.from, now_ms),
         };
+        let consumer = builder(client, args).start(start).until_end(ends_fixed).build().await?;
         let partitions: Vec<u32> = consumer.positions().iter().map(|at| at.partition).collect();
-        let sink = match &args.output {
-            Some(path) => Sink::file(path).map_err(|cause| CliError::File { path: path.clone(), cause })?,
-            None => Sink::stdout().map_err(CliError::Output)?,
-        };
+        let sink = super::open_sink(args)?;
         Ok(Self {
             client: client.clone(),
             args,
             format: args.format(json),
             consumer,
             sink,
-            surplus,
+            beginning: Beginning::new(start, now_ms),
             until: until_ms.map(|until_ms| Until::new(until_ms, partitions)),
             ends_fixed,
             messages_left: args.max.unwrap_or(u64::MAX),
@@ -138,7 +130,7 @@ impl<'a> Job<'a> {
     fn write(&mut self, message: &ConsumedMessage) {
         let partition = message.partition();
         if self.until.as_mut().is_some_and(|until| !until.takes(partition, message.timestamp_ms()))
-            || self.surplus.drops(partition)
+            || !self.beginning.takes(partition, message.timestamp_ms())
         {
             return;
         }
@@ -210,8 +202,32 @@ impl<'a> Job<'a> {
     }
 }
 
+/// A beginning in the future: what is published until then is not asked for.
+#[derive(Debug)]
+struct Beginning {
+    /// None: it has come.
+    time_ms: Option<i64>,
+    /// Partitions that have given a message of that time or later; what follows in their logs was published later.
+    begun: BTreeSet<u32>,
+}
+
+impl Beginning {
+    fn new(start: Start, now_ms: i64) -> Self {
+        let time_ms = if let Start::TimeMs(time_ms) = start { Some(time_ms).filter(|at| *at > now_ms) } else { None };
+        Self { time_ms, begun: BTreeSet::new() }
+    }
+
+    fn takes(&mut self, partition: u32, timestamp_ms: i64) -> bool {
+        let Some(time_ms) = self.time_ms else { return true };
+        if timestamp_ms >= time_ms {
+            self.begun.insert(partition);
+        }
+        self.begun.contains(&partition)
+    }
+}
+
 /// The failure that a consumer's error means when it is not lived with.
-pub(super) fn consume_failure(error: ConsumeError) -> CliError {
+fn consume_failure(error: ConsumeError) -> CliError {
     match error {
         ConsumeError::Call(cause) => cause.into(),
         other => CliError::Consume(other.to_string()),
@@ -219,7 +235,7 @@ pub(super) fn consume_failure(error: ConsumeError) -> CliError {
 }
 
 /// A consumer of the partitions asked for, without a start so far.
-pub(super) fn builder(client: &Client, args: &ConsumeArgs) -> ConsumerBuilder {
+fn builder(client: &Client, args: &ConsumeArgs) -> ConsumerBuilder {
     let builder = client.consumer().out_of_range(OutOfRange::Fail);
     if args.partition.is_empty() {
         return builder.topic(&args.topic);
@@ -252,7 +268,7 @@ fn now_ms() -> i64 {
 }
 
 /// Polls a future once.
-async fn poll_once<F: Future>(future: F) -> Poll<F::Output> {
+pub(super) async fn poll_once<F: Future>(future: F) -> Poll<F::Output> {
     let mut future = pin!(future);
     poll_fn(|context| Poll::Ready(future.as_mut().poll(context))).await
 }
@@ -262,5 +278,19 @@ async fn sleep_if(duration: Option<Duration>) {
     match duration {
         Some(duration) => tokio::time::sleep(duration).await,
         None => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_published_before_a_beginning_in_the_future_is_not_asked_for() {
+        let mut beginning = Beginning::new(Start::TimeMs(2_000), 1_000);
+        assert!(!beginning.takes(0, 1_999) && beginning.takes(0, 2_000) && beginning.takes(0, 1_500));
+        assert!(!beginning.takes(1, 1_999));
+        let mut past = Beginning::new(Start::TimeMs(2_000), 2_000);
+        assert!(past.takes(0, 5), "the broker has found the place");
     }
 }

@@ -3,8 +3,8 @@
 
 mod args;
 mod format;
+mod group;
 mod job;
-mod last;
 mod sink;
 mod until;
 
@@ -24,6 +24,9 @@ const LAST_WRITE_MAX: Duration = Duration::from_millis(500);
 
 pub(crate) async fn run(shared: &Shared, args: ConsumeArgs) -> Result<(), CliError> {
     let mut signals = Signals::listen().map_err(|cause| CliError::System { what: "signals", cause })?;
+    if let Some(group) = &args.group {
+        return member(shared, group, &args, &mut signals).await;
+    }
     let prepare = async {
         let client = shared.connect().await?;
         Job::prepare(&client, &args, shared.json).await
@@ -51,6 +54,26 @@ pub(crate) async fn run(shared: &Shared, args: ConsumeArgs) -> Result<(), CliErr
             let _ = finish(job.into_sink(), &mut signals).await;
             Err(error)
         }
+    }
+}
+
+/// Reads as a member of a group. What was printed is committed before the command ends, however it ends.
+async fn member(shared: &Shared, group: &str, args: &ConsumeArgs, signals: &mut Signals) -> Result<(), CliError> {
+    let client = tokio::select! {
+        client = shared.connect() => client?,
+        interruption = signals.next() => return ended_by(args, interruption),
+    };
+    match group::run(&client, group, args, shared.json, signals).await? {
+        End::Complete | End::Closed => Ok(()),
+        End::Interrupted(interruption) => ended_by(args, interruption),
+    }
+}
+
+/// Opens the output that the arguments name.
+fn open_sink(args: &ConsumeArgs) -> Result<Sink, CliError> {
+    match &args.output {
+        Some(path) => Sink::file(path).map_err(|cause| CliError::File { path: path.clone(), cause }),
+        None => Sink::stdout().map_err(CliError::Output),
     }
 }
 

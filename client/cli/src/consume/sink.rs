@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::thread;
 
 use rustix::event::{PollFd, PollFlags, poll};
-use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 /// A buffer is handed over from this size on.
 const BUFFER_BYTES: usize = 256 * 1024;
@@ -29,6 +29,9 @@ pub(crate) struct Sink {
     full: mpsc::Sender<Vec<u8>>,
     empty: mpsc::Receiver<Vec<u8>>,
     result: oneshot::Receiver<io::Result<()>>,
+    /// How many buffers were handed over, and how many of them are written.
+    handed: u64,
+    written: watch::Receiver<u64>,
     reader_left: Arc<Notify>,
 }
 
@@ -50,11 +53,13 @@ impl Sink {
         let (full, to_write) = mpsc::channel(BUFFERS_QUEUED);
         let (written, empty) = mpsc::channel(BUFFERS_QUEUED + 1);
         let (done, result) = oneshot::channel();
+        let (count, count_written) = watch::channel(0);
         thread::Builder::new().name("output".to_owned()).spawn(move || {
             // Nobody waits for the result when the command is being interrupted.
-            let _ = done.send(write_buffers(file, to_write, &written));
+            let _ = done.send(write_buffers(file, to_write, &written, &count));
         })?;
-        Ok(Self { buffer: Vec::with_capacity(BUFFER_BYTES), full, empty, result, reader_left })
+        let (buffer, handed) = (Vec::with_capacity(BUFFER_BYTES), 0);
+        Ok(Self { buffer, full, empty, result, handed, written: count_written, reader_left })
     }
 
     /// The buffer to append to.
@@ -76,7 +81,31 @@ impl Sink {
         let mut spare = self.empty.try_recv().unwrap_or_default();
         spare.clear();
         permit.send(std::mem::replace(&mut self.buffer, spare));
+        self.handed += 1;
         Ok(())
+    }
+
+    /// How many buffers were handed to the writer so far.
+    pub(crate) fn handed(&self) -> u64 {
+        self.handed
+    }
+
+    /// How many of them are written.
+    pub(crate) fn written(&self) -> u64 {
+        *self.written.borrow()
+    }
+
+    /// Resolves when more than so many are written; while nothing waits for the writer, never.
+    pub(crate) async fn more_written(&self, than: u64) {
+        if self.written.clone().wait_for(|written| *written > than).await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// Resolves when everything that was handed over is written, or never will be.
+    pub(crate) async fn all_written(&self) {
+        // An error means that the writer has ended.
+        let _ = self.written.clone().wait_for(|written| *written >= self.handed).await;
     }
 
     /// Resolves when the writer has failed or the reader of the pipe is gone.
@@ -103,9 +132,11 @@ fn write_buffers(
     mut file: File,
     mut to_write: mpsc::Receiver<Vec<u8>>,
     written: &mpsc::Sender<Vec<u8>>,
+    count: &watch::Sender<u64>,
 ) -> io::Result<()> {
     while let Some(buffer) = to_write.blocking_recv() {
         file.write_all(&buffer)?;
+        count.send_modify(|count| *count += 1);
         // One that a large message has made larger than usual is not kept.
         if buffer.capacity() <= 2 * BUFFER_BYTES {
             let _ = written.try_send(buffer);

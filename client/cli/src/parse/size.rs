@@ -30,11 +30,6 @@ pub(crate) fn parse_size_or_unlimited(text: &str) -> Result<u64, String> {
     if text.eq_ignore_ascii_case("unlimited") { Ok(0) } else { parse_size(text) }
 }
 
-/// Reads a size that must fit the 32 bits that a length has on the wire.
-pub(crate) fn parse_size_u32(text: &str) -> Result<u32, String> {
-    u32::try_from(parse_size(text)?).map_err(|_| format!("`{text}` is too large; at most 4294967295 bytes"))
-}
-
 /// Writes a size for people: the largest unit that leaves at least one before the point.
 pub(crate) fn format_size(bytes: u64) -> String {
     let (scale, unit) = match bytes {
@@ -78,7 +73,6 @@ mod tests {
             assert!(parse_size(text).is_err(), "{text}");
         }
         assert_eq!(parse_size_or_unlimited("unlimited"), Ok(0));
-        assert!(parse_size_u32("4GiB").is_err());
     }
 
     #[test]

@@ -30,19 +30,20 @@ pub(crate) struct ProduceArgs {
     pub(crate) file: Option<PathBuf>,
 
     /// Give every message this key
-    #[arg(long, value_name = "KEY", conflicts_with = "key_separator")]
+    #[arg(long, value_name = "KEY", group = "keyed")]
     pub(crate) key: Option<String>,
 
     /// Split each line at its first SEPARATOR into key and value; a line without it has no key (\t, \x1f... are understood)
-    #[arg(long, value_name = "SEPARATOR", value_parser = Separator::from_str)]
+    #[arg(long, value_name = "SEPARATOR", value_parser = Separator::from_str, group = "keyed")]
     pub(crate) key_separator: Option<Separator>,
 
     /// Give every message a header; may be repeated. NAME alone is a header without a value
     #[arg(long, value_name = "NAME=VALUE")]
     pub(crate) header: Vec<Header>,
 
-    /// Publish an empty value as a tombstone: no value at all, "this key is gone"
-    #[arg(long)]
+    /// Publish an empty value as a tombstone: no value at all, "this key is gone". A line without a key stays an empty
+    /// message
+    #[arg(long, requires = "keyed")]
     pub(crate) tombstone: bool,
 
     /// How message sets are compressed

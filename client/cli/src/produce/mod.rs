@@ -242,7 +242,8 @@ impl ProduceArgs {
         if let Some(key) = key {
             record = record.key(key);
         }
-        record = if self.tombstone && value.is_empty() { record.tombstone() } else { record.value(value) };
+        record =
+            if self.tombstone && key.is_some() && value.is_empty() { record.tombstone() } else { record.value(value) };
         if let Some(partition) = self.partition {
             record = record.partition(partition);
         }

@@ -5,14 +5,21 @@
 mod grow;
 mod view;
 
+use std::ops::RangeInclusive;
+
 use clap::{Args, Subcommand};
 use corelane_client::{Client, NewTopic, TopicDescription, TopicSettings};
 
 use crate::args::Shared;
 use crate::error::CliError;
-use crate::output::{confirm, print, print_json};
+use crate::output::{confirm, count, print, print_json};
 use crate::parse::duration::{format_duration_ms, parse_duration_ms, parse_duration_or_forever_ms};
-use crate::parse::size::{format_size, parse_size, parse_size_or_unlimited, parse_size_u32};
+use crate::parse::size::{format_size, parse_size, parse_size_or_unlimited};
+
+/// What brokers take as a segment's size.
+const SEGMENT_BYTES: RangeInclusive<u64> = 4 << 10..=64 << 30;
+/// What brokers take as the largest set or message.
+const SET_BYTES: RangeInclusive<u64> = 24..=8 << 20;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum TopicCommand {
@@ -134,8 +141,8 @@ pub(crate) struct SettingsArgs {
     /// Keep at most so many bytes of each partition, or `unlimited`
     #[arg(long, value_name = "BYTES", value_parser = parse_size_or_unlimited)]
     retention_bytes: Option<u64>,
-    /// Begin a new segment when this size would be passed
-    #[arg(long, value_name = "BYTES", value_parser = parse_size)]
+    /// Begin a new segment when this size would be passed; 4KiB to 64GiB. Sets and messages are no longer than a segment
+    #[arg(long, value_name = "BYTES", value_parser = |text: &str| in_range(text, SEGMENT_BYTES))]
     segment_bytes: Option<u64>,
     /// Begin a new segment when the current one is so old
     #[arg(long, value_name = "DURATION", value_parser = parse_duration_ms)]
@@ -146,11 +153,11 @@ pub(crate) struct SettingsArgs {
     /// Flush after so long; 0: continuously, unless --flush-messages is set
     #[arg(long, value_name = "DURATION", value_parser = parse_duration_ms)]
     flush_interval: Option<u64>,
-    /// The largest message that is accepted
-    #[arg(long, value_name = "BYTES", value_parser = parse_size_u32)]
+    /// The largest message that is accepted; 24 bytes to 8MiB
+    #[arg(long, value_name = "BYTES", value_parser = |text: &str| in_range_u32(text, SET_BYTES))]
     message_bytes_max: Option<u32>,
-    /// The largest message set that is accepted
-    #[arg(long, value_name = "BYTES", value_parser = parse_size_u32)]
+    /// The largest message set that is accepted; 24 bytes to 8MiB
+    #[arg(long, value_name = "BYTES", value_parser = |text: &str| in_range_u32(text, SET_BYTES))]
     set_bytes_max: Option<u32>,
 }
 
@@ -167,6 +174,19 @@ impl SettingsArgs {
         settings.set_bytes_max = self.set_bytes_max;
         settings
     }
+}
+
+/// Reads a size that must lie in a range.
+fn in_range(text: &str, range: RangeInclusive<u64>) -> Result<u64, String> {
+    let size = parse_size(text)?;
+    if range.contains(&size) {
+        return Ok(size);
+    }
+    Err(format!("`{text}` is out of range; it can be {} to {}", format_size(*range.start()), format_size(*range.end())))
+}
+
+fn in_range_u32(text: &str, range: RangeInclusive<u64>) -> Result<u32, String> {
+    in_range(text, range).map(|size| u32::try_from(size).expect("the range ends far below 4 GiB"))
 }
 
 pub(crate) async fn run(shared: &Shared, command: TopicCommand) -> Result<(), CliError> {
@@ -189,9 +209,10 @@ pub(crate) async fn run(shared: &Shared, command: TopicCommand) -> Result<(), Cl
 }
 
 async fn create(client: &Client, json: bool, args: CreateArgs) -> Result<(), CliError> {
+    let asked = args.settings.settings();
     let topic = NewTopic::named(args.name)
         .partitions(args.partitions)
-        .settings(args.settings.settings())
+        .settings(asked.clone())
         .if_not_exists(args.if_not_exists);
     let made = client.admin().create_topic(topic).await?;
     if json {
@@ -199,9 +220,25 @@ async fn create(client: &Client, json: bool, args: CreateArgs) -> Result<(), Cli
         document["created"] = made.created.into();
         return print_json(&document);
     }
-    let partitions = made.topic.partitions.len();
+    let partitions = count(made.topic.partitions.len() as u64, "partition");
     let verb = if made.created { "created" } else { "exists already:" };
-    print(&format!("{verb} topic {} with {partitions} partition{}\n", made.topic.name, plural(partitions)))
+    print(&format!("{verb} topic {} with {partitions}\n", made.topic.name))?;
+    if let Some(note) = limits_note(&asked, &made.topic.settings) {
+        eprintln!("corelane: {note}");
+    }
+    Ok(())
+}
+
+/// What a size of segments has done to limits that were not given: a set lies in one segment, a message in one set.
+fn limits_note(asked: &TopicSettings, made: &TopicSettings) -> Option<String> {
+    let segment_bytes = asked.segment_bytes?;
+    let set = made.set_bytes_max.filter(|&bytes| asked.set_bytes_max.is_none() && u64::from(bytes) == segment_bytes)?;
+    let message = made.message_bytes_max.unwrap_or(set);
+    Some(format!(
+        "a set lies in one segment, so the largest set is {} and the largest message {}",
+        format_size(u64::from(set)),
+        format_size(u64::from(message))
+    ))
 }
 
 async fn alter(client: &Client, json: bool, args: &AlterArgs) -> Result<(), CliError> {
@@ -238,7 +275,7 @@ async fn trim(client: &Client, json: bool, args: &TrimArgs) -> Result<(), CliErr
     let old_start = start_of(&description, args.partition)?;
     confirm(
         &format!(
-            "Messages of topic {}, partition {}, from {old_start} up to {} are dropped for good.",
+            "Topic {}, partition {}, starts at {old_start}: its segments that lie wholly below {} are dropped for good.",
             args.name, args.partition, args.to
         ),
         args.yes,
@@ -260,9 +297,9 @@ fn start_of(description: &TopicDescription, partition: u32) -> Result<u64, CliEr
             format!("partition {partition} of topic {} does not answer; try again later", description.topic.name)
         } else {
             format!(
-                "topic {} has {partitions} partition{}, from 0 on; there is no partition {partition}",
+                "topic {} has {}, from 0 on; there is no partition {partition}",
                 description.topic.name,
-                plural(partitions)
+                count(partitions as u64, "partition")
             )
         })
     })
@@ -293,6 +330,23 @@ mod tests {
         settings.retention_ms = Some(ms);
         settings.retention_bytes = Some(bytes);
         settings
+    }
+
+    #[test]
+    fn sizes_that_no_broker_takes_are_refused_with_the_range() {
+        assert_eq!(in_range("64KiB", SEGMENT_BYTES), Ok(64 << 10));
+        let refusal = in_range("1KiB", SEGMENT_BYTES).unwrap_err();
+        assert!(refusal.contains("4 KiB to 64 GiB"), "{refusal}");
+        assert!(in_range_u32("9MiB", SET_BYTES).unwrap_err().contains("24 B to 8 MiB"));
+    }
+
+    #[test]
+    fn limits_that_a_small_segment_lowers_are_told() {
+        let asked = TopicSettings::new().segment_bytes(64 << 10);
+        let made = asked.clone().set_bytes_max(64 << 10).message_bytes_max(64 << 10);
+        assert!(limits_note(&asked, &made).unwrap().contains("64 KiB"));
+        assert_eq!(limits_note(&made, &made), None, "they were asked for");
+        assert_eq!(limits_note(&TopicSettings::new().segment_bytes(1 << 30), &made), None, "they are the defaults");
     }
 
     #[test]

@@ -1,0 +1,110 @@
+//! `group reset`: where a group goes on, decided by an operator.
+
+use std::collections::BTreeMap;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use comfy_table::CellAlignment::{Left, Right};
+use corelane_client::{Client, Find, Found, NewPosition, TopicInfo};
+use serde_json::json;
+
+use super::ResetArgs;
+use crate::error::CliError;
+use crate::output::{count, print, print_json, print_table, table};
+use crate::parse::place::Place;
+
+/// What a group has committed in the topic, by partition: epoch and position.
+type Committed = BTreeMap<u32, (u32, u64)>;
+
+pub(super) async fn run(client: &Client, json: bool, args: &ResetArgs) -> Result<(), CliError> {
+    let topic = client.admin().describe_topic(&args.topic).await?.topic;
+    let group = client.admin().describe_group(&args.group).await?;
+    if !group.members.is_empty() && !args.dry_run {
+        let members = count(group.members.len() as u64, "member");
+        let reason = format!("group {} has {members}; stop them first, then its positions can be set", args.group);
+        return Err(CliError::Argument(reason));
+    }
+    let committed: Committed = group
+        .partitions
+        .iter()
+        .filter(|partition| partition.topic_id == topic.topic_id)
+        .filter_map(|partition| Some((partition.partition, partition.committed?)))
+        .collect();
+    let positions = new_positions(client, args, &topic).await?;
+    if !args.dry_run {
+        client.admin().reset_group(&args.group, &positions).await?;
+    }
+    tell(json, args, &committed, &positions)
+}
+
+async fn new_positions(client: &Client, args: &ResetArgs, topic: &TopicInfo) -> Result<Vec<NewPosition>, CliError> {
+    let mut positions = Vec::new();
+    for &partition in &args.partition {
+        if partition as usize >= topic.partitions.len() {
+            let partitions = count(topic.partitions.len() as u64, "partition");
+            let reason = format!("topic {} has {partitions}, from 0 on; there is no partition {partition}", topic.name);
+            return Err(CliError::Argument(reason));
+        }
+    }
+    for info in &topic.partitions {
+        if !args.partition.is_empty() && !args.partition.contains(&info.partition) {
+            continue;
+        }
+        let find = match args.to {
+            Place::Earliest | Place::Position(_) => Find::Earliest,
+            Place::Latest => Find::Latest,
+            Place::Time(moment) => Find::TimeMs(moment.unix_ms(now_ms())),
+        };
+        let found = client.admin().find(&topic.name, info.partition, find).await?;
+        let position = match args.to {
+            Place::Position(position) => within(topic, info.partition, position, &found)?,
+            _ => found.position,
+        };
+        let (topic_id, partition, epoch) = (topic.topic_id, info.partition, info.epoch);
+        positions.push(NewPosition { topic_id, partition, epoch, position });
+    }
+    Ok(positions)
+}
+
+/// A position that is retained.
+fn within(topic: &TopicInfo, partition: u32, position: u64, bounds: &Found) -> Result<u64, CliError> {
+    if (bounds.start..=bounds.end).contains(&position) {
+        return Ok(position);
+    }
+    let (name, start, end) = (&topic.name, bounds.start, bounds.end);
+    Err(CliError::Argument(format!("{position} is outside of what {name}/{partition} retains, {start} to {end}")))
+}
+
+fn tell(json: bool, args: &ResetArgs, committed: &Committed, positions: &[NewPosition]) -> Result<(), CliError> {
+    if json {
+        let partitions: Vec<_> = positions
+            .iter()
+            .map(|new| {
+                json!({
+                    "partition": new.partition,
+                    "committed": committed.get(&new.partition).map(|(_, position)| position),
+                    "position": new.position,
+                    "epoch": new.epoch,
+                })
+            })
+            .collect();
+        let (group, topic) = (&args.group, &args.topic);
+        let done = !args.dry_run;
+        return print_json(&json!({ "group": group, "topic": topic, "reset": done, "partitions": partitions }));
+    }
+    let mut rows = table(&[("TOPIC", Left), ("PARTITION", Right), ("COMMITTED", Right), ("NEW POSITION", Right)]);
+    for new in positions {
+        rows.add_row(vec![
+            args.topic.clone(),
+            new.partition.to_string(),
+            committed.get(&new.partition).map_or_else(|| "-".to_owned(), |(_, position)| position.to_string()),
+            new.position.to_string(),
+        ]);
+    }
+    print_table(&rows)?;
+    if args.dry_run { print("nothing was set: this is a dry run\n") } else { Ok(()) }
+}
+
+fn now_ms() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
+}
