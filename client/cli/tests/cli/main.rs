@@ -1,6 +1,7 @@
 //! The command line as its users meet it: the real binary against a real broker.
 
 mod consume;
+mod groups;
 mod interrupted;
 mod lines;
 mod logs;
