@@ -190,7 +190,7 @@ async fn a_slow_disk_delays_what_needs_it_and_nothing_else() {
     create(&client, "slow", 1, TopicSettings::new()).await;
     let durable = client.producer().build().expect("a producer");
     publish_numbered(&durable, "slow", 0, 0..100, 500).await;
-    let delay = if full() { Duration::from_secs(5) } else { Duration::from_millis(1_000) };
+    let delay = if full() { Duration::from_secs(5) } else { Duration::from_secs(1) };
     disk.delay_flushes(delay);
 
     // Received is not durable: it is told at once, and read only when it is on the disk.
