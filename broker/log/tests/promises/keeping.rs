@@ -52,6 +52,7 @@ fn what_came_after_the_checkpoint_is_never_too_old_after_a_crash() {
     over_seeds(|seed| {
         let machine = Machine::new(seed);
         let first_floor = std::cell::Cell::new(None);
+        let published_ms = std::cell::Cell::new(0);
         let machine = machine.run_and_return(async |machine: &Machine| {
             // Whatever keeps a file's time from being true (the crash lost it, a clock was wrong) makes it an hour old.
             machine.env.jump_wall_ms(-3_600_000);
@@ -61,6 +62,8 @@ fn what_came_after_the_checkpoint_is_never_too_old_after_a_crash() {
             for number in 0..12 {
                 publish_durably(&log, &set(number, &[8000])).await;
             }
+            // As a clock that is right would have shown it.
+            published_ms.set(machine.env.wall_ms() + 3_600_000);
         });
         let mut machine = machine.power_cut();
         machine.env.jump_wall_ms(3_600_000);
@@ -78,7 +81,10 @@ fn what_came_after_the_checkpoint_is_never_too_old_after_a_crash() {
                 let (log, _) = machine.try_open(keeps_a_minute(), floor).await.unwrap();
                 assert!(log.stats().segments > 1, "closed segments are looked at as well");
                 machine.env.sleep(MINUTE / 8).await;
-                assert_eq!(log.bounds().start, Position(0), "too early: nothing is a minute old");
+                let start = log.bounds().start;
+                // A slow disk may have taken longer than that.
+                let is_young = machine.env.wall_ms() - published_ms.get() < 60_000;
+                assert!(start == Position(0) || !is_young, "{start}: too early, nothing is a minute old");
             });
             machine = machine.power_cut();
         }
