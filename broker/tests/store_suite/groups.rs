@@ -393,6 +393,11 @@ async fn positions_never_go_back_unless_on_purpose<S: Store>(store: &S) {
     assert_eq!(member.release(&owned[0], 1).await, Ok(pb::CommitResult::Stale), "a release releases all the same");
     let again = member.own(&target[..1]).await.remove(0);
     assert_eq!(again.committed, Some(pb::Place { epoch: 2, position: 2 }));
+    // The first thing that a broker hears of a position may be its owner's release.
+    let further = at(&again, 2, 9);
+    let released = member.settle(Method::Release, vec![further]).await.expect("released");
+    assert_eq!(released[0].1, pb::CommitResult::Ok);
+    assert_eq!(member.own(&target[..1]).await[0].committed, Some(pb::Place { epoch: 2, position: 9 }));
 }
 
 async fn a_claim_whose_answer_was_lost_is_answered_again<S: Store>(store: &S) {

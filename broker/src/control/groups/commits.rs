@@ -54,14 +54,14 @@ impl Commits {
         self.known.borrow().get(&commit.session.group)?.get(&commit.partition)?.clone()
     }
 
-    fn set_known(&self, commit: &Commit, position: Known) {
+    fn set_known(&self, commit: &Commit, position: Known, is_done: bool) {
         let mut known = self.known.borrow_mut();
         if known.values().map(HashMap::len).sum::<usize>() >= POSITIONS_KNOWN_MAX {
             known.clear();
         }
         let of_group = known.entry(commit.session.group.clone()).or_default();
-        // Who gives a partition up does not commit to it next.
-        if commit.release {
+        // Who has given a partition up does not commit to it next. Before that, the next try needs what this one learned.
+        if commit.release && is_done {
             of_group.remove(&commit.partition);
         } else {
             of_group.insert(commit.partition, position);
@@ -178,8 +178,12 @@ impl<S: Store> Groups<S> {
             Ok(tried) => tried,
             Err(error) => return fail(page, &error),
         };
+        // What was read in an earlier life of the store says nothing of this one.
+        let is_same_life = self.state.borrow().incarnation == incarnation;
         for (mut one, (tried, known)) in page.into_iter().zip(tried) {
-            self.commits.set_known(&one.commit, known);
+            if is_same_life {
+                self.commits.set_known(&one.commit, known, matches!(tried, Tried::Done(_)));
+            }
             one.tries += 1;
             let committed = match tried {
                 Tried::Done(Committed::Ok | Committed::Stale(_)) if one.is_gone => Committed::Gone,

@@ -1,12 +1,12 @@
 //! What operators do to groups: positions read and set, groups deleted.
 
-use super::{GroupError, GroupStore, got};
+use super::{CONFLICTS_MAX, GroupError, GroupStore, got, parse};
 use crate::limits::COMMITS_A_TXN;
 use crate::registry::assignment::PartitionId;
-use crate::registry::group_records::OffsetRecord;
+use crate::registry::group_records::{GroupRecord, OffsetRecord};
 use crate::registry::keys::Key;
 use crate::registry::records::Record as _;
-use crate::registry::store::{Op, OpResult, Store, Test, Txn, list};
+use crate::registry::store::{Op, OpResult, Range, Store, Test, Txn, list};
 
 impl<S: Store> GroupStore<S> {
     /// Every committed position of a group.
@@ -15,13 +15,14 @@ impl<S: Store> GroupStore<S> {
         let mut positions = Vec::with_capacity(entries.len());
         for entry in entries {
             let Some(Key::Offset(_, topic, partition)) = self.keys.parse(&entry.key) else { continue };
-            positions.push(((topic, partition), super::parse(&entry)?));
+            positions.push(((topic, partition), parse(&entry)?));
         }
         Ok(positions)
     }
 
     /// Sets positions of a group without members, a page at a time; returns of each whether its partition exists. A member
-    /// that joins meanwhile ends it in between two pages.
+    /// that joins meanwhile ends it in between two pages. Only of topics that the group has subscribed to: the positions of
+    /// those go when the topic does.
     pub async fn reset(
         &self,
         incarnation: u64,
@@ -30,7 +31,27 @@ impl<S: Store> GroupStore<S> {
     ) -> Result<Vec<bool>, GroupError> {
         let mut done = Vec::with_capacity(positions.len());
         for page in positions.chunks(COMMITS_A_TXN) {
-            let mut txn = self.of_empty_group(incarnation, group);
+            done.extend(self.reset_page(incarnation, group, page).await?);
+        }
+        Ok(done)
+    }
+
+    async fn reset_page(
+        &self,
+        incarnation: u64,
+        group: &str,
+        page: &[(PartitionId, OffsetRecord)],
+    ) -> Result<Vec<bool>, GroupError> {
+        let group_key = self.keys.key(&Key::Group(group.to_owned()));
+        for _ in 0..CONFLICTS_MAX {
+            let entry = self.store.get(&group_key).await?;
+            let entry = entry.ok_or_else(|| GroupError::Unknown { group: group.to_owned() })?;
+            let record = parse::<GroupRecord>(&entry)?;
+            if let Some(((topic, _), _)) = page.iter().find(|((topic, _), _)| !record.topics.contains_key(topic)) {
+                let message = format!("the group has never subscribed to the topic {topic}");
+                return Err(GroupError::Invalid { field: "partitions", message });
+            }
+            let mut txn = self.of_empty_group(incarnation, group).when(&group_key, Test::Modified(entry.mod_revision));
             for ((topic, partition), offset) in page {
                 let partition_key = self.keys.key(&Key::Partition(*topic, *partition));
                 let offset_key = self.keys.key(&Key::Offset(group.to_owned(), *topic, *partition));
@@ -38,12 +59,18 @@ impl<S: Store> GroupStore<S> {
                 txn = txn.then(Op::Txn(one));
             }
             let outcome = self.store.commit(txn).await?;
-            if !outcome.succeeded {
+            if outcome.succeeded {
+                let exists = |result: &OpResult| matches!(result, OpResult::Txn { succeeded: true, .. });
+                return Ok(outcome.results.iter().map(exists).collect());
+            }
+            let members = Range { limit: 1, ..Range::prefix(&self.keys.members_of(group)) };
+            let has_members = !self.store.range(members).await?.entries.is_empty();
+            // Else it is the group's record that was written meanwhile.
+            if has_members || !self.is_same_life(&outcome.results, incarnation) || got(&outcome.results, 1).is_none() {
                 return Err(self.why_not_empty(&outcome.results, incarnation, group));
             }
-            done.extend(outcome.results.iter().map(|result| matches!(result, OpResult::Txn { succeeded: true, .. })));
         }
-        Ok(done)
+        Err(GroupError::Busy(group_key))
     }
 
     /// Deletes a group without members, its positions with it.

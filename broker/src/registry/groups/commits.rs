@@ -129,10 +129,9 @@ impl Try {
             let before = self.known.as_ref().map_or(Test::Absent, |(_, revision)| Test::Modified(*revision));
             txn = txn.when(&self.offset_key, before).when(&self.partition_key, Test::Exists);
             txn = txn.put(&self.offset_key, write.to_bytes());
-        } else if self.is_stale {
-            // What is answered must be true: a reset or a rewind may have gone below it.
-            let revision = self.known.as_ref().map_or(0, |(_, revision)| *revision);
-            txn = txn.when(&self.offset_key, Test::Modified(revision));
+        } else if let (Some(_), Some((_, revision))) = (self.commit.place, &self.known) {
+            // What is answered must be true: the position may be another one than was known, after a reset or a restore.
+            txn = txn.when(&self.offset_key, Test::Modified(*revision));
         }
         if self.commit.release {
             txn = txn.delete(&self.owner_key);
