@@ -102,6 +102,7 @@ async fn a_flush_that_fails_and_the_read_only_file_system_after_it_lose_nothing_
     // The file system has lost its journal by now, and is read-only: whoever reads goes on, whoever writes is told.
     let file = disk.path().join("written");
     eventually("the file system to be read-only", async || std::fs::write(&file, b"x").is_err()).await;
+    let client = connect(&broker).await;
     let stored = numbers_of(&read_all(&client, "flushed").await);
     assert_eq!(stored.len(), 200, "what is visible is what was durable");
     let after = details(&client, "flushed").await;
