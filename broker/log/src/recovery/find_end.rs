@@ -222,7 +222,11 @@ impl<E: Env> Recovery<'_, E> {
     }
 
     pub(super) async fn sync_dir(&self) -> Result<(), OpenError> {
-        self.shard.env().disk().sync_dir(self.dir).await.map_err(OpenError::disk("flushing", self.dir))
+        let disk = self.shard.env().disk();
+        disk.sync_dir(self.dir).await.map_err(OpenError::disk("flushing", self.dir))?;
+        // Who made the partition may have been killed before its own name was durable.
+        let parent = self.dir.parent().unwrap_or(self.dir);
+        disk.sync_dir(parent).await.map_err(OpenError::disk("flushing", parent))
     }
 
     pub(super) fn path(&self, segment: &SegmentFile) -> PathBuf {

@@ -45,16 +45,18 @@ impl Stage {
                     assert!(at < bounds.start.0, "{at} is out of range of {bounds:?}");
                     at = start.0;
                 }
-                Err(error) => self.check_read_error(&error),
+                Err(error) => self.check_read_error(&error, log.is_deleted.get()),
             }
         }
     }
 
-    pub(crate) fn check_read_error(&self, error: &ReadError) {
+    pub(crate) fn check_read_error(&self, error: &ReadError, is_deleted: bool) {
         match error {
-            ReadError::Disk { .. } => assert!(self.may_fail, "a read failed though the disk is well: {error}"),
-            // No partition but one of a deleted topic says so.
-            ReadError::Gone(ClosedReason::Deleted) => {}
+            ReadError::Disk { .. } => {
+                // A file that was not open yet when its topic went is not there any more.
+                assert!(self.may_fail || is_deleted, "a read failed though the disk is well: {error}");
+            }
+            ReadError::Gone(ClosedReason::Deleted) => assert!(is_deleted, "a partition is gone that nobody deleted"),
             other => panic!("a read was refused: {other}"),
         }
     }
@@ -65,7 +67,7 @@ impl Stage {
         let patience = pin!(self.env.sleep(Duration::from_millis(self.dice.below(50) as u64)));
         match select(wait, patience).await {
             Either::Left((Ok(bounds), _)) => assert!(bounds.visible_end.0 > above, "woken for nothing at {above}"),
-            Either::Left((Err(error), _)) => self.check_read_error(&error),
+            Either::Left((Err(error), _)) => self.check_read_error(&error, log.is_deleted.get()),
             Either::Right(_) => {}
         }
     }
@@ -103,7 +105,7 @@ impl Stage {
                 None
             }
             Err(error) => {
-                self.check_read_error(&error);
+                self.check_read_error(&error, log.is_deleted.get());
                 None
             }
         }
@@ -123,7 +125,7 @@ impl Stage {
             Ok(found) => found.0,
             // Retention has deleted what was being looked at.
             Err(ReadError::OutOfRange { start, .. }) if start > before.start => return,
-            Err(error) => return self.check_read_error(&error),
+            Err(error) => return self.check_read_error(&error, log.is_deleted.get()),
         };
         let after = self.look(log);
         let oracle = log.oracle.borrow();

@@ -180,7 +180,7 @@ impl Life {
             let more = match partition.read(Position(at), 64 << 10).await {
                 Ok(pieces) => self.stage.fetch(pieces).await,
                 Err(error) => {
-                    self.stage.check_read_error(&error);
+                    self.stage.check_read_error(&error, false);
                     None
                 }
             };

@@ -103,9 +103,18 @@ impl Machine {
 
     /// Begins the next life, after a power cut.
     pub(crate) fn power_cut(self) -> Self {
+        self.end(Sim::power_cut)
+    }
+
+    /// Begins the next life, after a SIGKILL.
+    pub(crate) fn kill(self) -> Self {
+        self.end(Sim::kill)
+    }
+
+    fn end(self, crash: impl FnOnce(&Sim)) -> Self {
         let Self { sim, env, shard } = self;
         drop(shard);
-        sim.power_cut();
+        crash(&sim);
         let arena_bytes = env.arena().bytes_total();
         drop(env);
         let env = sim.boot(arena_bytes);

@@ -6,3 +6,4 @@ mod kit;
 mod opening;
 mod publishing;
 mod reading;
+mod topics;
