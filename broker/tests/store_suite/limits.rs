@@ -80,9 +80,9 @@ async fn transactions_have_the_same_limits_everywhere<F: Fixture>(fixture: F) {
     // A page of nested ones, as positions are committed, with a compare each.
     let each = |i| Op::Txn(Txn::new().when(key(i), Test::Exists).put(key(i), b"2".to_vec()));
     let nested = |count| (0..count).fold(Txn::new(), |txn, i| txn.then(each(i)));
-    let outcome = store.commit(nested(TXN_OPERATIONS_MAX / 3)).await.expect("as many as may be");
+    let outcome = store.commit(nested(TXN_OPERATIONS_MAX - 1)).await.expect("as many as may be");
     assert!(outcome.results.iter().all(|result| matches!(result, OpResult::Txn { succeeded: true, .. })));
-    assert!(invalid(store.commit(nested(TXN_OPERATIONS_MAX / 3 + 1)).await));
+    assert!(invalid(store.commit(nested(TXN_OPERATIONS_MAX)).await));
 
     let large = vec![b'x'; REGISTRY_VALUE_BYTES_MAX];
     let put = |values: &[&[u8]]| (0..).zip(values).fold(Txn::new(), |txn, (i, value)| txn.put(key(i), value.to_vec()));
