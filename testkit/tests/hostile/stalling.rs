@@ -118,7 +118,8 @@ fn sets_that_are_announced_and_do_not_come_hold_up_nobody() {
     let announced = claims(3);
     let took = publish_large(0);
     println!("beside sets that are only announced: {took:?}");
-    if began.elapsed() < Duration::from_secs(8) {
+    // A machine that is slower than that has given the broker reason to close them: memory is scarce, they are silent.
+    if began.elapsed() < Duration::from_secs(2) {
         assert_eq!(closed(&broker, "frame_late"), 0, "a claim had to be closed first");
     }
     drop(announced);
