@@ -109,7 +109,7 @@ async fn a_flush_that_fails_and_the_read_only_file_system_after_it_lose_nothing_
     for (before, after) in ends.iter().zip(&after) {
         assert_eq!(before.visible_end, after.visible_end, "nothing is visible that was not flushed");
     }
-    let hasty = Client::builder().bootstrap(broker.addr().to_string()).request_timeout(Duration::from_secs(1));
+    let hasty = Client::builder().bootstrap(broker.addr().to_string()).topic_timeout(Duration::from_secs(1));
     let hasty = soon("the client to connect", hasty.build()).await.expect("a client");
     let error = soon("an answer", hasty.admin().delete_topic("flushed")).await.expect_err("the registry cannot write");
     println!("{error}");
@@ -217,6 +217,7 @@ async fn a_slow_disk_delays_what_needs_it_and_nothing_else() {
         // Many flushes: the registry's, the directories', the segment's.
         create(&client, "made", 1, small_segments()).await;
     }
+    disk.heal();
     let took = broker.stop();
     println!("stopped in {took:?}");
 }

@@ -93,7 +93,7 @@ async fn on_a_full_disk_a_broker_starts_and_stops_and_what_makes_room_is_done() 
     disk.fill();
 
     // A topic that has no room is refused, and nothing of it is left. The client asks again for as long as it may.
-    let hasty = Client::builder().bootstrap(broker.addr().to_string()).request_timeout(Duration::from_secs(3));
+    let hasty = Client::builder().bootstrap(broker.addr().to_string()).topic_timeout(Duration::from_secs(3));
     let hasty = soon("the client to connect", hasty.build()).await.expect("a client");
     for attempt in 0..2 {
         let topic = NewTopic::named(format!("new-{attempt}")).partitions(3).settings(small_segments());
