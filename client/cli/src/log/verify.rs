@@ -194,6 +194,10 @@ impl<'a> Verification<'a> {
                 Err(error) if error.kind() == io::ErrorKind::NotFound && self.directory.is_running => {
                     let text = "went away while it was looked at: it has expired, or its topic was deleted";
                     self.report.add(Finding::note("gone", self.shown(&segment.path), text));
+                    let end = self.look.segment_end(segment);
+                    // And what the checkpoint knows of it went with it.
+                    self.sought =
+                        self.sought.filter(|floor| floor.durable_end <= segment.base || floor.durable_end > end);
                 }
                 Err(error) => self.report.add(Finding::failed(self.shown(&segment.path), &error)),
             }
