@@ -18,9 +18,12 @@ fn member(broker: &Broker, args: &[&str]) -> Running {
 
 /// So many partitions are owned, each by a live member.
 fn verified(broker: &Broker, members: u64) {
+    // A member that has just joined owns nothing yet, and the group is in order all the same.
     wait_until("the group to settle", DEADLINE, || {
         let group = json(broker, &["--json", "group", "describe", "g"]);
-        group["members"].as_array().unwrap().len() as u64 == members
+        let owner = |partition: &serde_json::Value| partition["owner"].as_str().map(str::to_owned);
+        let owners: BTreeSet<Option<String>> = group["partitions"].as_array().unwrap().iter().map(owner).collect();
+        owners.len() as u64 == members && !owners.contains(&None)
     });
     ok(broker, &["group", "verify", "g", "--wait", "60s"]);
 }
