@@ -103,7 +103,7 @@ fn refused_payloads_are_read_past_and_order_is_kept() {
         wire.send(Method::Publish, &publish(0, 1, pb::Acks::Durable), &set),
         wire.send(Method::Publish, &publish(9, 0, pb::Acks::Durable), &set),
         wire.send(Method::Metadata, &pb::MetadataRequest::default(), b"a payload"),
-        wire.send(Method::Heartbeat, &pb::MetadataRequest::default(), &[]),
+        wire.send_unknown(),
         wire.send(Method::Metadata, &pb::MetadataRequest::default(), &[]),
     ];
     let mut answers: Vec<_> = sent.iter().map(|_| wire.receive().expect("an answer")).collect();

@@ -84,6 +84,16 @@ impl Wire {
         self.next
     }
 
+    /// Sends a request of a method that no broker knows; answers its correlation id.
+    pub(crate) fn send_unknown(&mut self) -> u32 {
+        self.next += 1;
+        let mut out = BytesMut::new();
+        encode_request(&mut out, Method::Metadata, self.next, &pb::MetadataRequest::default(), 0);
+        out[8..10].copy_from_slice(&u16::MAX.to_le_bytes());
+        self.stream.write_all(&out).expect("the broker reads");
+        self.next
+    }
+
     /// The next response.
     pub(crate) fn receive(&mut self) -> io::Result<Answered> {
         let mut head = [0; HEADER_BYTES];

@@ -79,12 +79,12 @@ fn what_came_after_the_checkpoint_is_never_too_old_after_a_crash() {
         for floor in [None, first_floor.get()] {
             machine = machine.run_and_return(async |machine: &Machine| {
                 let (log, _) = machine.try_open(keeps_a_minute(), floor).await.unwrap();
-                assert!(log.stats().segments > 1, "closed segments are looked at as well");
+                // A slow disk may have taken longer than that.
+                let is_young = || machine.env.wall_ms() - published_ms.get() < 60_000;
+                assert!(log.stats().segments > 1 || !is_young(), "closed segments are looked at as well");
                 machine.env.sleep(MINUTE / 8).await;
                 let start = log.bounds().start;
-                // A slow disk may have taken longer than that.
-                let is_young = machine.env.wall_ms() - published_ms.get() < 60_000;
-                assert!(start == Position(0) || !is_young, "{start}: too early, nothing is a minute old");
+                assert!(start == Position(0) || !is_young(), "{start}: too early, nothing is a minute old");
             });
             machine = machine.power_cut();
         }
