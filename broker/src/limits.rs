@@ -137,8 +137,9 @@ pub const ARENA_BYTES_LIMIT: usize = 64 * 1024 * MIB;
 pub const TOPIC_PARTITIONS_MAX: u32 = 10_000;
 /// Topic and group calls that wait for the control thread to take them up, over all shards. The next one is answered `BUSY`.
 pub const CONTROL_QUEUE_MAX: usize = 4_096;
-/// Topic calls that the control thread works on; the next ones wait in its queue.
-pub const CONTROL_CALLS_MAX: usize = 4_096;
+/// Topic and group calls that the control thread works on; the next ones wait in its queue. Heartbeats that wait for news
+/// are among them, so it is beyond what groups may have under way.
+pub const CONTROL_CALLS_MAX: usize = GROUP_CALLS_MAX + 4_096;
 /// Messages from the control thread that wait for one shard; the control thread waits for room.
 pub const SHARD_QUEUE_MAX: usize = 1024;
 /// How long a topic call may take on the control thread before it is answered `REGISTRY_UNAVAILABLE`.
