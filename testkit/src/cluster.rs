@@ -34,9 +34,15 @@ impl Cluster {
     /// Starts one more broker; returns its number.
     #[track_caller]
     pub fn add_broker(&mut self) -> u32 {
+        self.add_broker_with(|options| options)
+    }
+
+    /// The same, with options of the test's.
+    #[track_caller]
+    pub fn add_broker_with(&mut self, change: impl FnOnce(BrokerOptions) -> BrokerOptions) -> u32 {
         let id = self.brokers.len() as u32 + 1;
         self.ways.push(Proxy::start(self.etcd.addr()));
-        let broker = Broker::start(self.options(id));
+        let broker = Broker::start(change(self.options(id)));
         self.brokers.push(broker);
         id
     }

@@ -117,25 +117,32 @@ impl<S: Store> Control<S> {
         Ok(pb::CreateTopicResponse { topic: Some(topic), created: false })
     }
 
-    /// The brokers that can take so many more partitions between them.
+    /// The brokers that can take so many more partitions between them. Each is taken to allow as many as this one.
     pub(super) fn candidates(&self, partitions: u32) -> Result<Vec<Candidate>, Failure> {
-        let view = self.view.borrow();
-        let here = view.partitions_on(self.broker_id);
-        let others = view.alive.keys().any(|id| *id != self.broker_id);
-        if !others && here.saturating_add(partitions) > self.config.partitions_max {
-            let limit = self.config.partitions_max;
-            return Err(invalid_field(
-                "partitions",
-                format!("this broker has {here} partitions and takes {limit} at most; raise its partitions_max"),
-            ));
-        }
+        let (view, limit) = (self.view.borrow(), self.config.partitions_max);
         if view.alive.is_empty() {
             return Err(Failure::new(
                 Status::RegistryUnavailable,
                 "no broker is known to run; try again after a pause",
             ));
         }
-        Ok(view.alive.keys().map(|id| Candidate { broker_id: *id, partitions: view.partitions_on(*id) }).collect())
+        let all = view.alive.keys().map(|id| Candidate { broker_id: *id, partitions: view.partitions_on(*id) });
+        let (with_room, full): (Vec<_>, Vec<_>) = all.partition(|candidate| candidate.partitions < limit);
+        let room: u64 = with_room.iter().map(|candidate| u64::from(limit - candidate.partitions)).sum();
+        if u64::from(partitions) <= room {
+            return Ok(with_room);
+        }
+        let message = match (&with_room[..], &full[..]) {
+            ([one], []) | ([], [one]) => {
+                let here = one.partitions;
+                format!("this broker has {here} partitions and takes {limit} at most; raise its partitions_max")
+            }
+            _ => format!(
+                "the brokers that run have room for {room} more partitions, each taking {limit} at most; raise their \
+                 partitions_max, or start another broker"
+            ),
+        };
+        Err(invalid_field("partitions", message))
     }
 
     async fn alter_topic(&self, request: pb::AlterTopicRequest) -> Result<pb::AlterTopicResponse, Failure> {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use corelane_client::{PartitionState, Record};
-use corelane_testkit::{http_get, wait_until};
+use corelane_testkit::{Port, Proxy, http_get, wait_until};
 
 use super::{cli, client, client_of, count, create_and_publish, expect_alive, places, publishes_to, start, states};
 use crate::support::{PATIENCE, eventually, soon};
@@ -142,4 +142,37 @@ async fn keyless_messages_go_on_while_a_broker_is_cut_from_everybody() {
     }
     let ready = http_get(cluster.broker(2).http_addr(), "/health/ready", PATIENCE).expect("the page answers");
     assert_eq!(ready.status, 200, "{}", ready.body);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broker_that_only_clients_cannot_reach_keeps_its_place_and_gets_what_waited_for_it() {
+    let test = "a_broker_that_only_clients_cannot_reach_keeps_its_place_and_gets_what_waited_for_it";
+    let Some(mut cluster) = start(test, 1) else { return };
+    let port = Port::reserve();
+    let way = Proxy::start(port.addr());
+    let advertised = way.addr().to_string();
+    let id = cluster.add_broker_with(|options| options.listen(port.addr()).args(["--advertise", &advertised]));
+    let through = client(&cluster, 1).await;
+    create_and_publish(&through, "views", 2).await;
+    let places = places(&through, "views").await;
+    let (theirs, ours) = if places[0] == id { (0, 1) } else { (1, 0) };
+    way.refuse(true);
+    way.cut();
+    let waiting = tokio::spawn({
+        let through = through.clone();
+        async move {
+            let producer = through.producer().delivery_timeout(PATIENCE).build().expect("a producer");
+            let record = Record::to("views").partition(theirs).value(b"waits for its broker");
+            Box::pin(producer.send(record)).await.expect("taken").await
+        }
+    });
+    for _ in 0..5 {
+        assert!(publishes_to(&through, "views", ours).await, "the other broker's partition goes on");
+    }
+    // For the registry nothing has happened.
+    tokio::time::sleep(Duration::from_secs(cluster.lease_s() + 1)).await;
+    assert_eq!(states(&through, "views").await, [PartitionState::Serving; 2]);
+    way.heal();
+    soon("the message that waited", waiting).await.expect("no panic").expect("it is taken in the end");
+    assert_eq!(count(&through, "views").await, 6 + 5 + 1);
 }
