@@ -238,13 +238,21 @@ impl Disk for BlockingDisk {
         doing(move || {
             let mut temporary = path.clone().into_os_string();
             temporary.push(".tmp");
-            let mut file = fs::File::create(&temporary)?;
-            file.write_all(&content)?;
-            file.sync_all()?;
-            fs::rename(&temporary, &path)?;
+            let written = write_new(Path::new(&temporary), &content).and_then(|()| fs::rename(&temporary, &path));
+            if let Err(error) = written {
+                // On a full disk what it holds is wanted for something else.
+                let _ = fs::remove_file(&temporary);
+                return Err(error);
+            }
             fs::File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all()
         })
     }
+}
+
+fn write_new(path: &Path, content: &[u8]) -> io::Result<()> {
+    let mut file = fs::File::create(path)?;
+    file.write_all(content)?;
+    file.sync_all()
 }
 
 /// `None` for an entry that went away while the directory was listed.

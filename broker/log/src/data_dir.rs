@@ -180,10 +180,19 @@ impl<D: Disk> DataDir<D> {
             }
             written => written?,
         }
-        let has_spare =
-            matches!(self.disk.read_small(&spare, SPARE_BYTES).await, Ok(bytes) if bytes.len() == SPARE_BYTES);
-        if !has_spare && let Err(error) = self.disk.replace_small(&spare, vec![0; SPARE_BYTES]).await {
-            tracing::warn!(%error, path = %spare.display(), "no room is kept for a start on a full disk");
+        let spare_bytes = self.disk.read_small(&spare, SPARE_BYTES).await.map_or(0, |bytes| bytes.len());
+        // On a full disk a part is better than nothing: the identity takes one block.
+        for bytes in [SPARE_BYTES, SPARE_BYTES / 2, SPARE_BYTES / 4] {
+            if spare_bytes >= bytes {
+                break;
+            }
+            match self.disk.replace_small(&spare, vec![0; bytes]).await {
+                Ok(()) => break,
+                Err(error) if bytes == SPARE_BYTES / 4 => {
+                    tracing::warn!(%error, path = %spare.display(), "no room is kept for a start on a full disk");
+                }
+                Err(_) => {}
+            }
         }
         Ok(())
     }
