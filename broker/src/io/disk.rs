@@ -176,12 +176,19 @@ fn replace_small(path: &Path, content: &[u8]) -> io::Result<()> {
     let mut name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_owned();
     name.push(".new");
     temporary.set_file_name(name);
-    let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o640).open(&temporary)?;
-    file.write_all(content)?;
-    file.sync_all()?;
-    fs::rename(&temporary, path)?;
+    if let Err(error) = write_new(&temporary, content).and_then(|()| fs::rename(&temporary, path)) {
+        // On a full disk what it holds is wanted for something else.
+        let _ = fs::remove_file(&temporary);
+        return Err(error);
+    }
     let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
     fs::File::open(dir)?.sync_all()
+}
+
+fn write_new(path: &Path, content: &[u8]) -> io::Result<()> {
+    let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o640).open(path)?;
+    file.write_all(content)?;
+    file.sync_all()
 }
 
 /// An open segment file. Clones share the descriptor.
