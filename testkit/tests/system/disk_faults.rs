@@ -26,6 +26,11 @@ fn marked(at: u64) -> Vec<u8> {
     [&numbered(at, 500), MARK].concat()
 }
 
+/// A disk of so many MiB for this test, or the reason why it is skipped, told.
+fn mounted(test: &str, mib: u64) -> Option<FaultyDisk> {
+    FaultyDisk::mount(mib).inspect_err(|why| skip(test, why)).ok()
+}
+
 async fn publish(producer: &Producer, topic: &str, value: &[u8]) -> Result<(), DeliveryError> {
     let delivery = soon("the message to be taken", producer.send(Record::to(topic).value(value))).await;
     let began = Instant::now();
@@ -37,10 +42,7 @@ async fn publish(producer: &Producer, topic: &str, value: &[u8]) -> Result<(), D
 #[tokio::test(flavor = "multi_thread")]
 async fn a_write_that_fails_is_never_acknowledged_and_closes_its_partition_only_until_a_restart() {
     let name = "a_write_that_fails_is_never_acknowledged_and_closes_its_partition_only_until_a_restart";
-    let disk = match FaultyDisk::mount(96) {
-        Ok(disk) => disk,
-        Err(why) => return skip(name, &why),
-    };
+    let Some(disk) = mounted(name, 96) else { return };
     let mut broker = start(&disk);
     let client = connect(&broker).await;
     for topic in ["hit", "spared"] {
@@ -77,10 +79,7 @@ async fn a_write_that_fails_is_never_acknowledged_and_closes_its_partition_only_
 #[tokio::test(flavor = "multi_thread")]
 async fn a_flush_that_fails_and_the_read_only_file_system_after_it_lose_nothing_and_stop_no_reader() {
     let name = "a_flush_that_fails_and_the_read_only_file_system_after_it_lose_nothing_and_stop_no_reader";
-    let mut disk = match FaultyDisk::mount(96) {
-        Ok(disk) => disk,
-        Err(why) => return skip(name, &why),
-    };
+    let Some(mut disk) = mounted(name, 96) else { return };
     let mut broker = start(&disk);
     let client = connect(&broker).await;
     create(&client, "flushed", 2, small_segments()).await;
@@ -134,10 +133,7 @@ async fn a_flush_that_fails_and_the_read_only_file_system_after_it_lose_nothing_
 #[tokio::test(flavor = "multi_thread")]
 async fn a_read_that_fails_holds_up_its_readers_only_and_they_go_on_when_it_succeeds() {
     let name = "a_read_that_fails_holds_up_its_readers_only_and_they_go_on_when_it_succeeds";
-    let disk = match FaultyDisk::mount(96) {
-        Ok(disk) => disk,
-        Err(why) => return skip(name, &why),
-    };
+    let Some(disk) = mounted(name, 96) else { return };
     let mut broker = start(&disk);
     let client = connect(&broker).await;
     for topic in ["hit", "spared"] {
@@ -225,10 +221,7 @@ async fn a_slow_disk_delays_what_needs_it_and_nothing_else() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_power_cut_takes_of_what_was_only_received_no_more_than_the_flush_policy_lets_it() {
     let name = "a_power_cut_takes_of_what_was_only_received_no_more_than_the_flush_policy_lets_it";
-    let mut disk = match FaultyDisk::mount(96) {
-        Ok(disk) => disk,
-        Err(why) => return skip(name, &why),
-    };
+    let Some(mut disk) = mounted(name, 96) else { return };
     const INTERVAL: Duration = Duration::from_millis(500);
     /// A busy machine flushes late.
     const SLACK: Duration = Duration::from_secs(2);
