@@ -36,7 +36,7 @@ test-full: ## every test in its long form: gigabytes instead of megabytes
 soak: ## random histories of the log with crashes: MINUTES=30 SEED=n
 	@tools/soak.sh
 
-mutants: ## breaks each rule of mutants/ on purpose and fails if no test notices, outside CI: MUTANT=name for one
+mutants: ## breaks each rule of mutants/ on purpose and fails if no test notices, outside CI: MUTANT="name other" for some
 	@tools/mutants.sh
 
 miri: ## what is pure under Miri: the message format, the log's parts (needs a nightly toolchain with miri)
