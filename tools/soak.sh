@@ -11,11 +11,11 @@ minutes=${MINUTES:-10}
 seed=${SEED:-$(date +%s)}
 
 mkdir -p target
-"$cargo" test --locked --package corelane-log --test model --no-run
+"$cargo" test --locked --workspace --test model --no-run
 echo "soak: $minutes minutes from seed $seed on"
 status=0
 CORELANE_SEED=$seed CORELANE_MINUTES=$minutes \
-    "$cargo" test --locked --quiet --package corelane-log --test model 2>&1 | tee target/soak.log || status=$?
+    "$cargo" test --locked --quiet --workspace --test model 2>&1 | tee target/soak.log || status=$?
 if [ "$status" -ne 0 ]; then
     grep '^seed ' target/soak.log >&2 || true
     echo "soak: FAILED; the whole output is in target/soak.log" >&2
