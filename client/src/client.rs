@@ -127,7 +127,7 @@ impl ClientBuilder {
     }
 
     /// How long creating, altering and deleting a topic may take, retries included (default 60 s): a topic of thousands of
-    /// partitions takes its time.
+    /// partitions takes its time. That a broker's disk is full is told after three seconds already.
     pub fn topic_timeout(mut self, timeout: Duration) -> Self {
         self.settings.topic_timeout = timeout;
         self

@@ -4,9 +4,9 @@ mod support;
 
 use std::time::{Duration, Instant};
 
-use corelane_client::{CallError, Client, ConnectCause, Record, Start};
-use corelane_proto::frame::Status;
-use support::FakeBroker;
+use corelane_client::{CallError, Client, ConnectCause, NewTopic, Record, Start};
+use corelane_proto::frame::{Method, Status};
+use support::{Act, FakeBroker};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
@@ -161,4 +161,16 @@ async fn a_dead_broker_is_not_asked_in_a_loop() {
         }
     }
     assert_eq!(again.values("t", 0), ["x", "y"]);
+}
+
+#[tokio::test]
+async fn a_broker_without_room_is_told_long_before_the_time_out_of_topic_calls_and_with_what_to_do() {
+    let broker = FakeBroker::start().await;
+    broker.script(|seen| if seen.method == Method::CreateTopic { Act::refuse(Status::NoSpace) } else { Act::Properly });
+    let client = broker.client().await;
+    let created =
+        tokio::time::timeout(Duration::from_secs(20), client.admin().create_topic(NewTopic::named("t"))).await;
+    let error = created.expect("told before the minute that a topic may take").unwrap_err();
+    assert_eq!(error.refusal().map(|refusal| refusal.status), Some(Status::NoSpace), "{error}");
+    assert!(error.to_string().contains("make room on the broker's disk"), "{error}");
 }

@@ -23,6 +23,10 @@ pub(crate) use metadata::{Metadata, PartitionPlace, Place, TopicPlaces};
 /// A topic may be unknown to the broker that is asked for so long after its creation.
 const UNKNOWN_TOPIC_PATIENCE: Duration = Duration::from_millis(500);
 
+/// A broker without room may be making some, so a call is repeated for so long; a disk that is full for longer waits for
+/// somebody to be told.
+const NO_SPACE_PATIENCE: Duration = Duration::from_secs(3);
+
 /// Whether a call may be sent again when it is not known whether the first one was carried out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Repeat {
@@ -233,7 +237,8 @@ impl Cluster {
             }
             _ => self.settings.request_timeout,
         };
-        let deadline = Instant::now() + timeout;
+        let began = Instant::now();
+        let deadline = began + timeout;
         let mut backoff = self.backoff();
         loop {
             let remaining = deadline.saturating_duration_since(Instant::now());
@@ -249,6 +254,8 @@ impl Cluster {
                 _ => false,
             };
             let pause = backoff.pause();
+            let is_full = error.refusal().is_some_and(|refusal| refusal.status == Status::NoSpace);
+            let deadline = if is_full { deadline.min(began + NO_SPACE_PATIENCE) } else { deadline };
             if !again || Instant::now() + pause >= deadline {
                 return Err(error);
             }
