@@ -219,6 +219,33 @@ async fn damaged_messages_are_counted_and_skipped_and_the_good_ones_around_them_
 }
 
 #[tokio::test]
+async fn a_message_of_a_newer_format_is_named_and_not_skipped_like_damage() {
+    let broker = FakeBroker::start().await;
+    broker.topic("t", 1);
+    fill(&broker, "t", 0, 0..10);
+    let (at, behind) = {
+        let mut state = broker.state();
+        let log = &mut state.topics.get_mut("t").unwrap().logs[0];
+        let (at, behind) = (log.boundaries[4] as usize, log.boundaries[5] as usize);
+        log.bytes[at + 8] = 2;
+        let crc = crc32fast::hash(&log.bytes[at + 8..behind]);
+        log.bytes[at + 4..at + 8].copy_from_slice(&crc.to_le_bytes());
+        (at as u64, behind as u64)
+    };
+    let mut consumer = consumer(&broker, |it| it.topic("t")).await;
+    assert_eq!(take(&mut consumer, 4).await, values(0..4));
+    let next = tokio::time::timeout(SOON, consumer.next()).await.expect("an error comes soon");
+    let error = next.expect("the stream goes on").expect_err("nobody here knows version 2");
+    assert!(!error.is_retryable());
+    let ConsumeError::NewerVersion { position, next_position, version: 2, .. } = error else { panic!("{error}") };
+    assert_eq!((position, next_position), (at, behind));
+    // Whoever wants to goes on behind it.
+    consumer.seek("t", 0, Start::Position(next_position)).await.expect("a position that is retained");
+    assert_eq!(take(&mut consumer, 5).await, values(5..10));
+    assert_eq!(consumer.stats().bad_messages, 0);
+}
+
+#[tokio::test]
 async fn partitions_take_turns_and_prefetch_stays_bounded() {
     let broker = FakeBroker::start().await;
     broker.topic("t", 4);

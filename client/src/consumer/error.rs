@@ -42,6 +42,24 @@ pub enum ConsumeError {
         /// The partition.
         partition: u32,
     },
+    /// A message is of a version of the format that this program does not know; a newer one reads it. It is no damage and
+    /// is not skipped: the partition rests until it is sought to another position.
+    #[error(
+        "the message at {position} of {topic}/{partition} is of format version {version}, which this program does not \
+         know: use a newer one, or go on behind it, at {next_position}"
+    )]
+    NewerVersion {
+        /// The topic.
+        topic: String,
+        /// The partition.
+        partition: u32,
+        /// The message's id.
+        position: u64,
+        /// Where the next good message begins.
+        next_position: u64,
+        /// The version.
+        version: u8,
+    },
     /// A compressed set cannot be unpacked though its CRC is right (an unknown codec, a claim that is not kept). It is
     /// skipped.
     #[error("the compressed set at {position} of {topic}/{partition} cannot be unpacked: {reason}")]
@@ -67,7 +85,9 @@ impl ConsumeError {
         match self {
             Self::Call(error) => error.is_retryable(),
             Self::Undecodable { .. } => true,
-            Self::OutOfRange { .. } | Self::NewEpoch { .. } | Self::TopicDeleted { .. } => false,
+            Self::OutOfRange { .. } | Self::NewEpoch { .. } | Self::TopicDeleted { .. } | Self::NewerVersion { .. } => {
+                false
+            }
         }
     }
 }

@@ -17,7 +17,7 @@ use tokio::time::Sleep;
 
 use super::error::ConsumeError;
 use super::finder::Why;
-use super::joiner::Joiner;
+use super::joiner::{Bad, Joiner};
 use super::lane::{Lane, Stream};
 use super::piece::Piece;
 use super::shared::Item;
@@ -257,16 +257,16 @@ impl<'a> Fetching<'a> {
         let Some(joiner) = &mut at.joiner else { return };
         if let Err(bad) = joiner.received(bytes, at.visible_end) {
             *stream = None;
-            self.skip_bad(partition, bad.position);
+            self.leave(partition, bad);
         }
     }
 
-    /// What is good before a bad message is handed on; the finder looks for the next good one.
-    fn skip_bad(&mut self, partition: usize, position: u64) {
+    /// What is good before a message that cannot be read is handed on; the finder decides how to go on.
+    fn leave(&mut self, partition: usize, bad: Bad) {
         self.hand_on(partition);
         let Some(stream) = self.lane.streams.remove(&partition) else { return };
-        let from = super::piece::From { position, time_ms: None };
-        self.lane.shared.go_on(stream.order, from, Why::BadMessage);
+        let from = super::piece::From { position: bad.position, time_ms: None };
+        self.lane.shared.go_on(stream.order, from, bad.newer.map_or(Why::BadMessage, Why::NewerVersion));
     }
 
     /// Hands whole messages on to the program.

@@ -21,6 +21,8 @@ use crate::topic::{Find, Found};
 pub(super) enum Why {
     /// The message at this position is bad.
     BadMessage,
+    /// The message at this position is good, and of a format's version that is not known here.
+    NewerVersion(u8),
     /// The position is not retained, or lies beyond the end.
     OutOfRange,
     /// It may be served elsewhere, or under another epoch, or not any more.
@@ -199,6 +201,13 @@ impl Shared {
                 state.counters.skipped_bytes += position - from.position;
                 tracing::warn!(topic, partition, from = from.position, to = position, "a bad message was skipped");
                 Ok(Way::From(From { position, time_ms: None }))
+            }
+            Why::NewerVersion(version) => {
+                // The broker is asked, so that it counts and says what it stores, and whoever wants to can go on.
+                let found = find(&self.cluster, topic, partition, Find::GoodAfter(from.position)).await?;
+                let (topic, position, version) = (topic.to_owned(), from.position, *version);
+                let next_position = found.position.max(position + 1);
+                Ok(Way::End(ConsumeError::NewerVersion { topic, partition, position, next_position, version }))
             }
             Why::OutOfRange => {
                 let bounds = find(&self.cluster, topic, partition, Find::Earliest).await?;

@@ -36,11 +36,13 @@ pub(super) struct Run {
     pub(super) charge: usize,
 }
 
-/// A message that cannot be right.
+/// A message that cannot be right, or that this program is too old to read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Bad {
     /// Where it begins.
     pub(super) position: u64,
+    /// Its format's version, where that is not known here. Its CRC is right.
+    pub(super) newer: Option<u8>,
 }
 
 impl Joiner {
@@ -99,12 +101,13 @@ impl Joiner {
                     let header = MessageHeader::read(rest, MESSAGE_BYTES_LIMIT);
                     // What is visible ends at the end of a set: a length that leads beyond it is wrong.
                     if header.is_ok_and(|header| position + u64::from(header.length) > visible_end) {
-                        return Err(Bad { position });
+                        return Err(Bad { position, newer: None });
                     }
                     self.needed = needed;
                     return Ok(());
                 }
-                Err(_) => return Err(Bad { position }),
+                Err(FormatError::UnknownVersion { version }) => return Err(Bad { position, newer: Some(version) }),
+                Err(_) => return Err(Bad { position, newer: None }),
             }
         }
     }
@@ -215,6 +218,6 @@ mod tests {
         let mut log = log(1, |_| 100);
         log[2] = 1;
         let mut joiner = Joiner::new(Pool::new(1 << 20), 0);
-        assert_eq!(feed(&mut joiner, &log, log.len() as u64), Err(Bad { position: 0 }));
+        assert_eq!(feed(&mut joiner, &log, log.len() as u64), Err(Bad { position: 0, newer: None }));
     }
 }

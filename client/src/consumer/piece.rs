@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use corelane_proto::codec::Codec;
-use corelane_proto::message::{MESSAGE_BYTES_LIMIT, Message};
+use corelane_proto::message::{FormatError, MESSAGE_BYTES_LIMIT, Message};
 use corelane_proto::wrapper;
 
 use super::message::{ConsumedMessage, Source};
@@ -48,7 +48,7 @@ pub(super) enum Step {
     Message(ConsumedMessage),
     /// A message inside a compressed set whose CRC is wrong.
     Bad,
-    /// A compressed set that cannot be unpacked.
+    /// A compressed set that cannot be unpacked, or a message inside one that is of a version not known here.
     Undecodable {
         position: u64,
         reason: String,
@@ -132,10 +132,18 @@ impl Piece {
             inside.index += 1;
             // How the set is cut into messages was checked when it was unpacked; their CRCs were not.
             let parsed = Message::parse(rest, MESSAGE_BYTES_LIMIT);
-            let Ok(message) = parsed else {
-                let length = rest.first_chunk::<4>().map_or(rest.len(), |bytes| u32::from_le_bytes(*bytes) as usize);
-                inside.offset += length.clamp(1, rest.len());
-                return Some(Step::Bad);
+            let message = match parsed {
+                Ok(message) => message,
+                Err(error) => {
+                    let length = rest.first_chunk::<4>().map_or(rest.len(), |at| u32::from_le_bytes(*at) as usize);
+                    inside.offset += length.clamp(1, rest.len());
+                    let is_newer = matches!(error, FormatError::UnknownVersion { .. });
+                    return Some(if is_newer {
+                        Step::Undecodable { position, reason: error.to_string() }
+                    } else {
+                        Step::Bad
+                    });
+                }
             };
             let from = inside.offset;
             inside.offset += message.length() as usize;

@@ -121,7 +121,7 @@ impl<E: Env> Inner<E> {
             let version = newer.header.version;
             tracing::error!(
                 partition = %self.label,
-                "the message at {at} is of format version {version}: start a newer broker; a reader skips it, to {good}"
+                "the message at {at} is of format version {version}: start a newer broker; behind it the log goes on at {good}"
             );
         } else {
             tracing::warn!(partition = %self.label, "a reader met a bad message at {at}; it goes on at {good}");

@@ -20,6 +20,8 @@ pub(super) struct Case {
 pub(super) enum Served {
     /// It serves all but these messages, a wrapper counted as one.
     But(Range<usize>),
+    /// All but this message too, at which readers stop with an error that names its version until they go on behind it.
+    Newer(usize),
     /// It serves what lies there, which is whole.
     AsItLies,
     /// It is refused; the partition beside it serves.
@@ -30,7 +32,7 @@ pub(super) enum Served {
     NoStart,
 }
 
-use Served::{AsItLies, But, NoStart, Refused, TopicRefused};
+use Served::{AsItLies, But, Newer, NoStart, Refused, TopicRefused};
 
 const NONE: Range<usize> = 0..0;
 const READER: &str = "a reader met a bad message at";
@@ -62,7 +64,7 @@ pub(super) const CASES: [Case; 30] = [
     // Nothing in a message says where it belongs: only the summaries tell.
     case("closed-swapped-same-length", AsItLies, "", None, &["summary_disagrees"]),
     case("closed-wrapper-bit", But(5..6), READER, BAD, &["bad_message"]),
-    case("closed-newer-message", But(1..2), "is of format version 9", BAD, &["newer_version"]),
+    case("closed-newer-message", Newer(1), "is of format version 9", BAD, &["newer_version"]),
     // What lies in the value of the message that is hit must never come out.
     case("values-with-messages-hit", But(8..11), READER, BAD, &["damaged_bytes"]),
     case("active-value-bit", But(11..12), READER, BAD, &["bad_message"]),

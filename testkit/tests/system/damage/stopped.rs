@@ -5,14 +5,14 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::Path;
 use std::time::Duration;
 
-use corelane_client::{Client, Find, Record, Start};
+use corelane_client::{Client, ConsumeError, Find, Record, Start};
 use corelane_testkit::{Broker, BrokerOptions, TestDir};
 
 use super::cases::{CASES, Case, Served};
 use super::fixture::{damaged, healthy, lay, segments, stored};
 use super::recipes::RECIPES;
 use super::{Got, TOPIC, kinds, metric, read_partition, verify};
-use crate::support::{connect, soon};
+use crate::support::{connect, from_start, soon};
 
 /// Runs those of the cases whose number leaves `rest` when divided by 4.
 async fn check_cases(rest: usize) {
@@ -73,6 +73,7 @@ async fn check(case: &Case) {
     let client = connect(&broker).await;
     match &case.served {
         Served::But(lost) => check_served(case, &client, lost).await,
+        Served::Newer(message) => check_newer(case, &client, *message).await,
         Served::AsItLies => {
             let expected: Vec<Got> = stored(&damaged(case.name), 0).into_iter().flat_map(|stored| stored.got).collect();
             let (got, stats) = read_partition(&client, 0, Start::Earliest).await;
@@ -118,6 +119,26 @@ async fn check_served(case: &Case, client: &Client, lost: &std::ops::Range<usize
     let (got, _) = read_partition(client, 0, Start::Earliest).await;
     assert_eq!(got[..expected.len()], expected, "{}: after a publish", case.name);
     assert_eq!(got[expected.len()..], [(position, "after the damage".to_owned())], "{}", case.name);
+}
+
+/// A reader stops at a message of a version that it does not know, and nothing is lost when it goes on behind it.
+async fn check_newer(case: &Case, client: &Client, message: usize) {
+    let mut consumer = from_start(client, TOPIC).await;
+    let error = loop {
+        if let Err(error) = soon("messages, then an error", consumer.next()).await.expect("the consumer goes on") {
+            break error;
+        }
+    };
+    let ConsumeError::NewerVersion { partition: 0, position, next_position, version: 9, .. } = error else {
+        panic!("{}: {error}", case.name)
+    };
+    assert_eq!(consumer.stats().bad_messages, 0, "{}: it is good", case.name);
+    let stored = stored(&healthy(), 0);
+    let begins = |number: usize| stored[number].got[0].0;
+    assert_eq!((position, next_position), (begins(message), begins(message + 1)), "{}", case.name);
+    let (behind, _) = read_partition(client, 0, Start::Position(next_position)).await;
+    let expected: Vec<Got> = stored.into_iter().skip(message + 1).flat_map(|stored| stored.got).collect();
+    assert_eq!(behind, expected, "{}", case.name);
 }
 
 /// Clients are told that a partition is not served, and why.
