@@ -101,6 +101,8 @@ fn write(data: &Path, remembered: &Remembered) -> io::Result<()> {
 /// Notes on disk what was seen of the registry, when it has changed.
 pub(super) async fn remember<S: Store>(control: Rc<Control<S>>) {
     let mut written = 0;
+    // Said once, and again when the reason is another one: a full disk may stay full for long.
+    let mut told = None;
     loop {
         tokio::time::sleep(REMEMBER_INTERVAL).await;
         let revision = control.view.borrow().revision;
@@ -108,8 +110,20 @@ pub(super) async fn remember<S: Store>(control: Rc<Control<S>>) {
             continue;
         }
         match control.remember_now().await {
-            Ok(()) => written = revision,
-            Err(error) => tracing::warn!(error, "what was seen of the registry could not be noted on disk"),
+            Ok(()) => {
+                written = revision;
+                if told.take().is_some() {
+                    tracing::info!("what was seen of the registry is noted on disk again");
+                }
+            }
+            Err(error) if told.as_ref() == Some(&error) => {}
+            Err(error) => {
+                tracing::warn!(
+                    error,
+                    "what was seen of the registry cannot be noted on disk; tried again until it can"
+                );
+                told = Some(error);
+            }
         }
     }
 }

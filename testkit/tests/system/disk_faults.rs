@@ -118,6 +118,8 @@ async fn a_flush_that_fails_and_the_read_only_file_system_after_it_lose_nothing_
     broker.terminate();
     let status = broker.wait(Duration::from_secs(20)).expect("it ends in time");
     println!("{status}, after {:?}", began.elapsed());
+    let said = broker.log().matches("the registry's file").count();
+    assert!((1..=4).contains(&said), "what fails again and again was said {said} times");
     disk.heal();
     disk.repair();
     broker.restart();

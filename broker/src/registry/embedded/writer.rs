@@ -46,7 +46,12 @@ pub(super) struct Writer {
     reserve: Reserve,
     /// After a failure, no lease is ended before this: what fails again and again shall not do so without a pause.
     rests_until: Instant,
+    /// What was said in the log of failures since it was written last: each is said once.
+    told: BTreeSet<String>,
 }
+
+/// Failures that are said of one trouble, at most.
+const TOLD_MAX: usize = 8;
 
 /// Answers to be given once the flush is done.
 type Answer = Box<dyn FnOnce()>;
@@ -61,7 +66,7 @@ impl Writer {
         let reserve = opened.open()?;
         let (leases, revision) = opened.write(load)??;
         revisions.send_replace(revision);
-        Ok(Self { opened, options, revisions, leases, reserve, rests_until: Instant::now() })
+        Ok(Self { opened, options, revisions, leases, reserve, rests_until: Instant::now(), told: BTreeSet::new() })
     }
 
     /// Opens the file anew. Leases that are known keep their deadlines.
@@ -112,7 +117,13 @@ impl Writer {
         }
         let mut answers: Vec<Answer> = Vec::with_capacity(batch.len());
         match self.apply_batch(batch, &mut answers) {
-            Ok(()) => answers.into_iter().for_each(|answer| answer()),
+            Ok(has_written) => {
+                if has_written && !self.told.is_empty() {
+                    self.told.clear();
+                    tracing::info!("the registry's file is written again");
+                }
+                answers.into_iter().for_each(|answer| answer());
+            }
             Err(error) => {
                 self.failed("was not written", &error);
                 if let Err(error) = self.reopen() {
@@ -124,13 +135,15 @@ impl Writer {
     }
 
     fn failed(&mut self, what: &str, error: &redb::Error) {
-        tracing::error!(%error, "the registry's file {what}; it is opened anew");
+        if self.told.len() < TOLD_MAX && self.told.insert(format!("{what}: {error}")) {
+            tracing::error!(%error, "the registry's file {what}; it is opened anew, again and again while that lasts");
+        }
         self.opened.note(error);
         self.rests_until = Instant::now() + REGISTRY_RETRY;
     }
 
-    /// Runs a batch and flushes it.
-    fn apply_batch(&mut self, batch: Vec<Command>, answers: &mut Vec<Answer>) -> Result<(), redb::Error> {
+    /// Runs a batch and flushes it. False: it changed nothing, and nothing was written.
+    fn apply_batch(&mut self, batch: Vec<Command>, answers: &mut Vec<Answer>) -> Result<bool, redb::Error> {
         let opened = Arc::clone(&self.opened);
         opened.write(|write| {
             let mut state = State::open(&write)?;
@@ -147,13 +160,13 @@ impl Writer {
             }
             let after = state.meta;
             if after == before && !state.leases_changed {
-                return Ok(());
+                return Ok(false);
             }
             state.forget_history(self.options.history_revisions_max)?;
             state.close()?;
             write.commit()?;
             self.revisions.send_replace(after.revision);
-            Ok(())
+            Ok(true)
         })?
     }
 
