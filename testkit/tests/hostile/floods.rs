@@ -66,6 +66,7 @@ fn a_flood_of_connections_takes_no_descriptor_from_the_log_and_leaves_no_trace()
     wait_until("a new client to be served", PATIENCE, || Wire::try_greet(broker.addr(), 0).is_ok());
     println!("served again after {:?}", ended.elapsed());
     wait_until("descriptors to be closed", PATIENCE, || broker.descriptors() <= descriptors_before + 4);
+    assert!(!full() || ended.elapsed() < Duration::from_secs(10), "all was well only {:?} later", ended.elapsed());
     let topic = create_topic(broker.addr(), "after", 1);
     let mut wire = Wire::greet(broker.addr(), topic.partitions[0].shard);
     let answered = wire.call(Method::Publish, &publish(&topic, 0, 0), &set_of(&["x"]));

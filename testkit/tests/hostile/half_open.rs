@@ -6,9 +6,10 @@ use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use corelane_client::{Client, Consumer, NewTopic, Record, Start};
 use corelane_proto::frame::Method;
 use corelane_proto::pb;
-use corelane_testkit::{Broker, BrokerOptions, full, skip, wait_until};
+use corelane_testkit::{Broker, BrokerOptions, Port, full, skip, wait_until};
 use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
@@ -86,6 +87,70 @@ fn connections_of_machines_that_vanished_are_gone_in_time_and_so_is_what_they_he
     );
     drop(vanishing);
     broker.stop();
+}
+
+/// The address of a broker that vanishes.
+const VANISHING_BROKER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 9);
+
+#[test]
+fn a_client_whose_broker_vanished_without_a_word_connects_again_when_it_is_back() {
+    if !has_namespaces() {
+        let name = "a_client_whose_broker_vanished_without_a_word_connects_again_when_it_is_back";
+        return skip(name, "network namespaces cannot be made here");
+    }
+    // Both ends have that address, so that nothing of either arrives while it leads nowhere.
+    let there = ["local", "127.0.0.9/32", "dev", "lo", "src", "127.0.0.9", "table", "local"];
+    let script = format!("ip link set lo up && ip route add {} && exec \"$@\"", there.join(" "));
+    let port = Port::reserve();
+    let options = BrokerOptions::new()
+        .shards(1)
+        .listen(SocketAddr::from((VANISHING_BROKER, port.number())))
+        .wrapper(["unshare", "--net", "sh", "-c", &script, "sh"])
+        .args(["--peer-timeout", PEER_TIMEOUT]);
+    let mut broker = Broker::start(options);
+    let namespace = File::open(format!("/proc/{}/ns/net", broker.pid())).expect("the broker's namespace");
+    move_into_link_name_space(std::os::fd::AsFd::as_fd(&namespace), Some(LinkNameSpaceType::Network))
+        .expect("whoever makes namespaces may enter them");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        let builder = Client::builder().bootstrap(broker.addr().to_string());
+        let builder = builder.connect_timeout(Duration::from_secs(1)).request_timeout(Duration::from_secs(2));
+        let client = builder.build().await.expect("the broker is there");
+        client.admin().create_topic(NewTopic::named("followed")).await.expect("a topic can be created");
+        let producer = client.producer().build().expect("a producer");
+        let builder = client.consumer().topic("followed").start(Start::Earliest).max_wait(Duration::from_secs(2));
+        let mut consumer = builder.build().await.expect("a consumer");
+        for round in 0..if full() { 10 } else { 1 } {
+            let delivery = producer.send(Record::to("followed").value(b"before")).await.expect("taken");
+            delivery.await.expect("acknowledged");
+            assert_eq!(next_value(&mut consumer).await, b"before");
+            let (connections, gone) = (consumer.stats().connections, closed(&broker, "peer_gone"));
+            ip(&["route", "replace", "blackhole", "127.0.0.9/32", "table", "local"]);
+            let began = Instant::now();
+            while closed(&broker, "peer_gone") == gone {
+                assert!(began.elapsed() < PATIENCE, "the broker keeps a connection to nobody");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+            println!("round {round}: given up by the broker after {:?}", began.elapsed());
+            ip(&[&["route", "replace"][..], &there].concat());
+            let delivery = producer.send(Record::to("followed").value(b"after")).await.expect("taken");
+            delivery.await.expect("acknowledged");
+            assert_eq!(next_value(&mut consumer).await, b"after");
+            assert!(consumer.stats().connections > connections, "it did not have to connect again");
+        }
+    });
+    broker.stop();
+}
+
+/// The next message's value; what is told of the trouble on the way may come before it.
+async fn next_value(consumer: &mut Consumer) -> Vec<u8> {
+    loop {
+        let next = tokio::time::timeout(PATIENCE, consumer.next()).await.expect("the client is there again in time");
+        match next.expect("the stream goes on") {
+            Ok(message) => return message.value().expect("a value").to_vec(),
+            Err(error) => assert!(error.is_retryable(), "{error}"),
+        }
+    }
 }
 
 /// One that says Hello from the address that vanishes and then rests, waits for news, or is in the middle of a set.

@@ -93,48 +93,92 @@ fn stuck_reader(broker: &Broker, topic: &pb::Topic) -> Wire {
     reader
 }
 
-#[test]
-fn sets_that_are_announced_and_do_not_come_hold_up_nobody() {
-    let broker = Broker::start(BrokerOptions::new().shards(1));
-    let (claimed, other) = (create_topic(broker.addr(), "claimed", 1), create_topic(broker.addr(), "other", 1));
-    let claims = |sent_bytes: usize| -> Vec<Wire> {
-        let claim = claim(&claimed, sent_bytes);
+/// What a machine that is busy may take for what takes milliseconds, and yet the broker has no reason to close what is
+/// silent: half of its patience where memory is scarce.
+const AT_ONCE: Duration = Duration::from_secs(1);
+/// So often at most, until it was at once.
+const TRIES: u32 = 10;
+
+/// Forty sets of which so many bytes come, in all more than the arena holds; and what publishes beside them.
+struct Claims {
+    broker: Broker,
+    claimed: pb::Topic,
+    other: pb::Topic,
+    producer: Wire,
+    sequence: u64,
+}
+
+impl Claims {
+    fn start() -> Claims {
+        let broker = Broker::start(BrokerOptions::new().shards(1));
+        let (claimed, other) = (create_topic(broker.addr(), "claimed", 1), create_topic(broker.addr(), "other", 1));
+        let producer = Wire::greet(broker.addr(), 0);
+        Claims { broker, claimed, other, producer, sequence: 0 }
+    }
+
+    fn make(&self, sent_bytes: usize) -> Vec<Wire> {
+        let claim = claim(&self.claimed, sent_bytes);
         let claiming = (0..40).map(|_| {
-            let mut wire = Wire::greet(broker.addr(), 0);
+            let mut wire = Wire::greet(self.broker.addr(), 0);
             wire.stream.write_all(&claim).expect("sent");
             wire
         });
         claiming.collect()
-    };
-    let mut producer = Wire::greet(broker.addr(), 0);
-    let mut publish_large = |sequence: u64| {
+    }
+
+    fn publish_large(&mut self) -> Duration {
         let began = Instant::now();
-        let answered = producer.call(Method::Publish, &publish(&other, 0, sequence), &set_of(&[vec![1; 1_000_000]]));
-        answered.ok::<pb::PublishResponse>();
+        let (request, set) = (publish(&self.other, 0, self.sequence), set_of(&[vec![1; 1_000_000]]));
+        self.producer.call(Method::Publish, &request, &set).ok::<pb::PublishResponse>();
+        self.sequence += 1;
         began.elapsed()
-    };
-    // More than the arena holds, three bytes of each: not one of them has to go before there is room for what comes.
-    let began = Instant::now();
-    let announced = claims(3);
-    let took = publish_large(0);
-    println!("beside sets that are only announced: {took:?}");
-    // A machine that is slower than that has given the broker reason to close them: memory is scarce, they are silent.
-    if began.elapsed() < Duration::from_secs(2) {
-        assert_eq!(closed(&broker, "frame_late"), 0, "a claim had to be closed first");
     }
-    drop(announced);
-    // Enough of each that it is believed: those that hold up others are closed before their time.
-    let believed = claims(200_000);
-    let took = publish_large(1);
-    println!("beside sets that begin to come: {took:?}, {} were closed", closed(&broker, "frame_late"));
-    drop(believed);
-    // From now on the broker takes no announcement for true.
-    let (began, closed_before) = (Instant::now(), closed(&broker, "frame_late"));
-    let believed_no_more = claims(200_000);
-    println!("and again: {:?}", publish_large(2));
-    if began.elapsed() < Duration::from_secs(1) {
-        assert_eq!(closed(&broker, "frame_late"), closed_before, "a claim had to be closed first");
+
+    fn closed(&self) -> u64 {
+        closed(&self.broker, "frame_late")
     }
-    drop(believed_no_more);
-    publish_large(3);
+}
+
+#[test]
+fn sets_that_are_announced_and_do_not_come_hold_up_nobody() {
+    // Three bytes of each: not one of them has to go before there is room for what comes. Where that took longer, it is
+    // tried again: the broker has had reason to close them then, memory is scarce and they are silent.
+    for at in 1..=TRIES {
+        let mut claims = Claims::start();
+        let began = Instant::now();
+        let announced = claims.make(3);
+        let took = claims.publish_large();
+        let closed = claims.closed();
+        println!("beside sets that are only announced: {took:?}, {closed} were closed");
+        drop(announced);
+        if began.elapsed() < AT_ONCE {
+            assert_eq!(closed, 0, "a claim had to be closed first");
+            break;
+        }
+        println!("all together {:?}: too slow to tell, try {at} of {TRIES}", began.elapsed());
+    }
+}
+
+#[test]
+fn sets_that_begin_to_come_and_do_not_go_on_hold_up_others_once_at_most() {
+    for at in 1..=TRIES {
+        let mut claims = Claims::start();
+        // Enough of each that it is believed: those that hold up others are closed before their time.
+        let believed = claims.make(200_000);
+        let took = claims.publish_large();
+        println!("beside sets that begin to come: {took:?}, {} were closed", claims.closed());
+        drop(believed);
+        // From now on the broker takes no announcement for true.
+        let (began, before) = (Instant::now(), claims.closed());
+        let believed_no_more = claims.make(200_000);
+        println!("and again: {:?}", claims.publish_large());
+        let closed = claims.closed() - before;
+        drop(believed_no_more);
+        claims.publish_large();
+        if began.elapsed() < AT_ONCE {
+            assert_eq!(closed, 0, "a claim had to be closed first");
+            break;
+        }
+        println!("all together {:?}: too slow to tell, try {at} of {TRIES}", began.elapsed());
+    }
 }
