@@ -81,7 +81,12 @@ impl ShardContext {
             let sentence = "too many requests wait for news here; ask again after a pause, or ask for no wait";
             return Err(Failure::new(Status::Busy, sentence));
         }
-        Ok([self.long_polls.begin(), connection.begin()])
+        Ok(self.count_long_poll(connection))
+    }
+
+    /// Counts a wait for news, however many there are.
+    pub fn count_long_poll(&self, connection: &LongPolls) -> [LongPoll; 2] {
+        [self.long_polls.begin(), connection.begin()]
     }
 
     /// What clients are told now.

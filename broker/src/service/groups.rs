@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use corelane_proto::frame::{Method, Status};
 
-use super::context::{Reply, ShardContext};
+use super::context::{LongPolls, Reply, ShardContext};
 use super::stopping;
 use super::topics::ask_control;
 use crate::messages::ToControl;
@@ -15,11 +15,13 @@ pub fn answers(method: Method) -> bool {
     (Method::JoinGroup..=Method::DeleteGroup).contains(&method)
 }
 
-/// Answers a group call of a client at this address.
-pub async fn call(context: Rc<ShardContext>, method: Method, proto: Vec<u8>, host: String) -> Reply {
+/// Answers a group call of a client at this address, for a connection that counts its waits.
+pub async fn call(context: Rc<ShardContext>, waits: LongPolls, method: Method, proto: Vec<u8>, host: String) -> Reply {
     if context.is_stopping.get() {
         return stopping().into();
     }
+    // Not refused for their number, or members would be lost that are well: the control thread's calls are bounded.
+    let _waiting = matches!(method, Method::Heartbeat | Method::Claim).then(|| context.count_long_poll(&waits));
     match ask_control(&context, |answer| ToControl::Group { method, proto, host, answer }).await {
         Ok(proto) => Reply { status: Status::Ok, proto, payload: None },
         Err(failure) => failure.into(),

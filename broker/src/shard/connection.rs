@@ -298,9 +298,13 @@ impl Connection {
                 Counters::add(&context.counters.busy, 1);
                 Err(Failure::new(Status::Busy, "too much waits to be sent here; try again after a pause"))
             }
-            Some(method) if service::groups::answers(method) => {
-                Ok(Box::pin(service::groups::call(context, method, proto.to_vec(), self.peer())))
-            }
+            Some(method) if service::groups::answers(method) => Ok(Box::pin(service::groups::call(
+                context,
+                self.long_polls.clone(),
+                method,
+                proto.to_vec(),
+                self.peer(),
+            ))),
             Some(method) => Ok(Box::pin(service::call(context, method, proto.to_vec()))),
         }
     }
