@@ -36,6 +36,8 @@ pub struct GroupDescription {
     pub members: Vec<GroupMember>,
     /// Every partition that is assigned, owned or has a committed position; by topic and number.
     pub partitions: Vec<PartitionOfGroup>,
+    /// Members, topics or their partitions have changed since the assignment was made: the next one is due.
+    pub is_changing: bool,
 }
 
 /// A member of a group.
@@ -110,6 +112,7 @@ impl Admin {
             group: GroupSummary::from_pb(response.group.unwrap_or_default()),
             members: response.members.into_iter().map(GroupMember::from_pb).collect(),
             partitions: response.partitions.into_iter().filter_map(PartitionOfGroup::from_pb).collect(),
+            is_changing: response.target_is_due,
         })
     }
 

@@ -757,6 +757,9 @@ pub struct DescribeGroupResponse {
     /// every one that is in the target, owned or committed; by topic and number
     #[prost(message, repeated, tag = "3")]
     pub partitions: ::prost::alloc::vec::Vec<GroupPartition>,
+    /// Members, topics or their partitions are other ones than the target was made from: the next one is due.
+    #[prost(bool, tag = "4")]
+    pub target_is_due: bool,
 }
 /// Sets positions of a group without members, at most 500 at once. GROUP_NOT_EMPTY: stop them first; nothing more is changed then.
 #[derive(Clone, PartialEq, ::prost::Message)]

@@ -15,6 +15,7 @@ use crate::registry::group_records::OffsetRecord;
 use crate::registry::groups::claims::{Basis, Claimed};
 use crate::registry::groups::members::{NewMember, check_group_name};
 use crate::registry::groups::subscription::Subscription;
+use crate::registry::groups::targets::Step;
 use crate::registry::groups::{GroupError, Session, hex};
 use crate::registry::store::Store;
 
@@ -228,8 +229,10 @@ impl<S: Store> Groups<S> {
         self.incarnation()?;
         let committed: BTreeMap<PartitionId, OffsetRecord> =
             self.registry.committed(&request.group).await?.into_iter().collect();
-        let state = self.state.borrow();
-        state.describe(&request.group, &committed).ok_or(GroupError::Unknown { group: request.group })
+        let target_is_due = self.decide(&request.group) != Step::Nothing;
+        let described = self.state.borrow().describe(&request.group, &committed);
+        let described = described.ok_or(GroupError::Unknown { group: request.group })?;
+        Ok(pb::DescribeGroupResponse { target_is_due, ..described })
     }
 
     pub(super) async fn reset(&self, request: pb::ResetGroupRequest) -> Result<pb::ResetGroupResponse, GroupError> {
@@ -334,6 +337,7 @@ impl State {
         }
         let mut partitions: Vec<pb::GroupPartition> = partitions.into_values().collect();
         partitions.sort_by(|a, b| (&a.topic, a.partition).cmp(&(&b.topic, b.partition)));
-        Some(pb::DescribeGroupResponse { group: Some(summary), members: members.collect(), partitions })
+        let (group, members) = (Some(summary), members.collect());
+        Some(pb::DescribeGroupResponse { group, members, partitions, ..Default::default() })
     }
 }

@@ -150,7 +150,8 @@ impl<S: Store> Groups<S> {
         }
     }
 
-    fn decide(&self, group: &str) -> Step {
+    /// What is to be done about the group's target, by what was seen.
+    pub(super) fn decide(&self, group: &str) -> Step {
         let state = self.state.borrow();
         match state.view.groups.get(group) {
             Some(of_group) if state.is_listed => decide(of_group, &state.topics, state.incarnation),

@@ -52,6 +52,9 @@ fn problems(description: &GroupDescription, topics: &[TopicInfo]) -> Vec<String>
         problems.push("the group has no members, so nobody reads".to_owned());
         return problems;
     }
+    if description.is_changing {
+        problems.push("members or topics have changed, and the next assignment is due".to_owned());
+    }
     let mut assigned: BTreeMap<&str, BTreeSet<u32>> = BTreeMap::new();
     for partition in &description.partitions {
         let name = format!("{}/{}", partition.topic, partition.partition);
