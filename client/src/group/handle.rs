@@ -47,7 +47,7 @@ impl GroupHandle {
             place: message.next(),
             topic: message.topic().into(),
         };
-        self.committed(vec![awaited]).await
+        self.committed(vec![awaited], Vec::new()).await
     }
 
     /// The partitions that the member owns at the moment.
@@ -55,8 +55,12 @@ impl GroupHandle {
         self.shared.state().assignment()
     }
 
-    /// Waits until these are committed.
-    pub(super) async fn committed(&self, mut awaited: Vec<Awaited>) -> Result<(), GroupError> {
+    /// Waits until these are committed; of some it is known that they cannot be.
+    pub(super) async fn committed(
+        &self,
+        mut awaited: Vec<Awaited>,
+        lost: Vec<(String, u32)>,
+    ) -> Result<(), GroupError> {
         let shared = &self.shared;
         let mut missing = Vec::new();
         shared.commit_now.notify_one();
@@ -74,8 +78,8 @@ impl GroupHandle {
             }
         };
         let _ = tokio::time::timeout(shared.cluster.settings.request_timeout, all).await;
-        let partitions: Vec<(String, u32)> =
-            missing.into_iter().chain(awaited).map(|one| (one.topic.to_string(), one.key.1)).collect();
+        let unanswered = missing.into_iter().chain(awaited).map(|one| (one.topic.to_string(), one.key.1));
+        let partitions: Vec<(String, u32)> = lost.into_iter().chain(unanswered).collect();
         if partitions.is_empty() { Ok(()) } else { Err(GroupError::NotCommitted { partitions }) }
     }
 

@@ -275,15 +275,15 @@ impl GroupConsumer {
     /// Commits everything that was handed out so far, the last message included, and waits for the answer.
     ///
     /// # Errors
-    /// [`GroupError::NotCommitted`] with the partitions that are not this member's any more, or were not answered within
-    /// the client's request time-out.
+    /// [`GroupError::NotCommitted`] with the partitions that are not this member's any more, those lost since the last
+    /// call included, or were not answered within the client's request time-out.
     pub async fn commit(&mut self) -> Result<(), GroupError> {
-        let awaited = {
+        let (awaited, forfeited) = {
             let mut state = self.shared().state();
             state.mark_handed_out();
-            state.awaited()
+            (state.awaited(), std::mem::take(&mut state.forfeited))
         };
-        self.handle.committed(awaited).await
+        self.handle.committed(awaited, forfeited.into_iter().collect()).await
     }
 
     /// Commits one partition up to this message, which counts as processed, and waits for the answer.

@@ -2,7 +2,7 @@
 //! was processed and committed, which message the program has in hand, until when anything may be delivered. One lock,
 //! held for moments; nothing here talks to a broker.
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -120,6 +120,8 @@ pub(super) struct State {
     pub(super) errors: VecDeque<GroupError>,
     /// Ownerships that ended without a release, for the program's callback.
     lost: Vec<GroupPartition>,
+    /// Partitions that were lost since the program committed last, with messages that it got and nobody committed.
+    pub(super) forfeited: BTreeSet<(String, u32)>,
     /// The latest ownerships that ended with a release, by partition and fence.
     released: VecDeque<(Key, u64)>,
     /// Partitions whose last position was lost while the consumer was being closed.
@@ -158,6 +160,7 @@ impl State {
             claiming: HashSet::new(),
             errors: VecDeque::new(),
             lost: Vec::new(),
+            forfeited: BTreeSet::new(),
             released: VecDeque::new(),
             uncommitted: Vec::new(),
             skipped: 0,
@@ -336,6 +339,9 @@ impl State {
                 self.released.pop_front();
             }
             return;
+        }
+        if tenure.handed > tenure.committed {
+            self.forfeited.insert((tenure.topic.to_string(), key.1));
         }
         if self.life != Life::Open && tenure.is_dirty() {
             self.uncommitted.push((tenure.topic.to_string(), key.1));
