@@ -10,6 +10,13 @@ cargo=${CARGO:-cargo}
 minutes=${MINUTES:-10}
 seed=${SEED:-$(date +%s)}
 
+# WHAT=groups: rounds of a group whose members, brokers and etcd are killed, paused and cut off, instead of the log's test.
+if [ "${WHAT:-log}" = groups ]; then
+    echo "soak: $minutes minutes of groups from seed $seed on"
+    CORELANE_FULL=1 CORELANE_SEED=$seed CORELANE_MINUTES=$minutes \
+        exec "$cargo" test --locked --workspace --test groups_chaos a_group_gets_everything -- --nocapture
+fi
+
 mkdir -p target
 "$cargo" test --locked --workspace --test model --no-run
 echo "soak: $minutes minutes from seed $seed on"

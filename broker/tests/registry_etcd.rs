@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use corelane_broker::registry::etcd::{CompactionRule, EtcdOptions, EtcdStore, EtcdTls};
 use corelane_broker::registry::store::{Change, Store, StoreError, StoreResult, Txn, Watch, list};
-use corelane_testkit::{Etcd, Port, TestDir, run, skip};
+use corelane_testkit::{Etcd, Port, TestDir, has_openssl, make_certificate, skip};
 use etcd_client::{AlarmAction, AlarmOptions, AlarmType, Client, Permission};
 use store_suite::Fixture;
 
@@ -318,29 +318,15 @@ async fn a_user_sees_its_prefix_and_nothing_else() {
     assert_eq!(tokio::time::timeout(PATIENCE, watch.next()).await.expect("in time").expect("changes").revision, second);
 }
 
-/// A CA, and a certificate and key that it signed for 127.0.0.1, under these names.
-fn make_certificate(dir: &TestDir, ca: &str, name: &str) {
-    let openssl = |args: &str| {
-        let mut command = std::process::Command::new("openssl");
-        run(command.current_dir(dir.path()).args(args.split_whitespace()), PATIENCE).success();
-    };
-    let key = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes";
-    std::fs::write(dir.join("extensions"), "subjectAltName = IP:127.0.0.1\n").expect("written");
-    openssl(&format!("req -x509 {key} -keyout {ca}.key -out {ca}.pem -subj /CN={ca} -days 2"));
-    openssl(&format!("req {key} -keyout {name}.key -out {name}.csr -subj /CN={name}"));
-    let signed_by = format!("-CA {ca}.pem -CAkey {ca}.key -CAcreateserial -extfile extensions -days 2");
-    openssl(&format!("x509 -req -in {name}.csr -out {name}.pem {signed_by}"));
-}
-
 #[tokio::test]
 async fn tls_is_spoken_with_servers_that_the_ca_vouches_for() {
     let test = "tls_is_spoken_with_servers_that_the_ca_vouches_for";
-    if !std::path::Path::new("/usr/bin/openssl").exists() {
+    if !has_openssl() {
         return skip(test, "no openssl");
     }
     let dir = TestDir::new("tls");
-    make_certificate(&dir, "ca", "server");
-    make_certificate(&dir, "other-ca", "other");
+    make_certificate(dir.path(), "ca", "server");
+    make_certificate(dir.path(), "other-ca", "other");
     let path = |name: &str| dir.join(name);
     let text = |name: &str| path(name).to_str().expect("a readable path").to_owned();
     let (certificate, key, ca) = (text("server.pem"), text("server.key"), text("ca.pem"));

@@ -17,6 +17,11 @@ pub fn bin(name: &str) -> PathBuf {
     path
 }
 
+/// The path of the workspace's example `name`: a program that only tests use.
+pub fn example(name: &str) -> PathBuf {
+    bin("corelane").with_file_name("examples").join(name)
+}
+
 /// The build's target directory.
 pub(crate) fn target_dir() -> PathBuf {
     profile_dir().parent().expect("a profile's directory has a parent").to_owned()

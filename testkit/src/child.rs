@@ -6,6 +6,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Mutex, OnceLock};
 
+use rustix::process::{Pid, Signal, kill_process};
+
 use crate::process::ProcessStats;
 
 type Order = (Command, Sender<io::Result<Child>>);
@@ -56,6 +58,41 @@ impl Process {
     /// Memory, CPU time, descriptors and threads at this moment.
     pub fn stats(&self) -> ProcessStats {
         ProcessStats::of(self.pid())
+    }
+
+    /// Kills it as a crash would (SIGKILL), and waits until it is gone.
+    pub fn kill9(&mut self) {
+        // Fails only when it has ended already.
+        let _ = self.child.kill();
+        self.child.wait().expect("a child can be awaited");
+    }
+
+    /// Asks it to end (SIGTERM), without waiting.
+    pub fn terminate(&mut self) {
+        self.signal(Signal::TERM);
+    }
+
+    /// Stops its clock (SIGSTOP): it keeps its sockets and answers nothing.
+    pub fn pause(&mut self) {
+        self.signal(Signal::STOP);
+    }
+
+    /// Lets it go on (SIGCONT).
+    pub fn resume(&mut self) {
+        self.signal(Signal::CONT);
+    }
+
+    /// Whether it is there (paused or not).
+    pub fn is_running(&mut self) -> bool {
+        self.child.try_wait().expect("a child can be awaited").is_none()
+    }
+
+    /// One that has ended hears nothing.
+    fn signal(&mut self, signal: Signal) {
+        if self.is_running() {
+            let pid = Pid::from_raw(self.pid().cast_signed()).expect("a process id is not 0");
+            kill_process(pid, signal).expect("a signal reaches an own child that was not awaited yet");
+        }
     }
 }
 

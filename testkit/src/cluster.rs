@@ -1,9 +1,12 @@
-//! A cluster under test: a real etcd and real brokers on it, each with its own way to etcd that can be cut.
+//! A cluster under test: a real etcd and real brokers on it, each with its own way to etcd that can be cut, and if the test
+//! likes, with one from its clients too.
 
+use std::path::Path;
 use std::process::Command;
 
 use crate::broker::{Broker, BrokerOptions, StartFailure};
 use crate::etcd::Etcd;
+use crate::ports::Port;
 use crate::proxy::Proxy;
 
 /// The name of every cluster under test.
@@ -17,14 +20,47 @@ pub struct Cluster {
     // Dropped in this order.
     brokers: Vec<Broker>,
     ways: Vec<Proxy>,
+    fronts: Vec<Front>,
     etcd: Etcd,
+    has_fronts: bool,
+    /// What every broker needs to speak to etcd, beside its address.
+    args: Vec<String>,
+}
+
+/// The way from clients to a broker: the broker tells them the proxy's address as its own.
+#[derive(Debug)]
+struct Front {
+    // Kept as long as the broker listens there.
+    _port: Port,
+    proxy: Proxy,
 }
 
 impl Cluster {
     /// Starts etcd and so many brokers. Panics where etcd is not installed: see [`Etcd::installed`].
     #[track_caller]
     pub fn start(brokers: usize) -> Cluster {
-        let mut cluster = Cluster { brokers: Vec::new(), ways: Vec::new(), etcd: Etcd::start(&[]) };
+        Cluster::new(Etcd::start(&[]), brokers, false, &[])
+    }
+
+    /// The same, with TLS between brokers and etcd; both sides show this certificate, which this CA signed.
+    #[track_caller]
+    pub fn start_with_tls(brokers: usize, [ca, certificate, key]: [&Path; 3]) -> Cluster {
+        let [ca, certificate, key] = [ca, certificate, key].map(|path| path.to_str().expect("a readable path"));
+        let server = ["--cert-file", certificate, "--key-file", key, "--client-cert-auth", "--trusted-ca-file", ca];
+        let client = ["--etcd-ca", ca, "--etcd-cert", certificate, "--etcd-key", key];
+        Cluster::new(Etcd::start(&server), brokers, false, &client)
+    }
+
+    /// The same, with a proxy between each broker and its clients: see [`front`](Cluster::front).
+    #[track_caller]
+    pub fn start_behind_proxies(brokers: usize) -> Cluster {
+        Cluster::new(Etcd::start(&[]), brokers, true, &[])
+    }
+
+    #[track_caller]
+    fn new(etcd: Etcd, brokers: usize, has_fronts: bool, args: &[&str]) -> Cluster {
+        let args = args.iter().map(|&arg| arg.to_owned()).collect();
+        let mut cluster = Cluster { brokers: Vec::new(), ways: Vec::new(), fronts: Vec::new(), etcd, has_fronts, args };
         for _ in 0..brokers {
             cluster.add_broker();
         }
@@ -36,17 +72,27 @@ impl Cluster {
     pub fn add_broker(&mut self) -> u32 {
         let id = self.brokers.len() as u32 + 1;
         self.ways.push(Proxy::start(self.etcd.addr()));
-        let broker = Broker::start(self.options(id));
+        let mut options = self.options(id);
+        if self.has_fronts {
+            let port = Port::reserve();
+            let proxy = Proxy::start(port.addr());
+            options = options.listen(port.addr()).args(["--advertise", &proxy.addr().to_string()]);
+            self.fronts.push(Front { _port: port, proxy });
+        }
+        let broker = Broker::start(options);
         self.brokers.push(broker);
         id
     }
 
     /// How broker `id` is started, its data directory and its ports aside.
     pub fn options(&self, id: u32) -> BrokerOptions {
-        let etcd = format!("http://{}", self.way(id).addr());
+        let scheme = self.etcd.endpoint();
+        let (scheme, _) = scheme.split_once("://").expect("an endpoint is a URL");
+        let etcd = format!("{scheme}://{}", self.way(id).addr());
         BrokerOptions::new()
             .shards(1)
             .args(["--etcd", &etcd, "--cluster", NAME, "--broker-id", &id.to_string()])
+            .args(&self.args)
             .args(["--arena-bytes", "32MiB", "--pin-shards", "false", "--broker-lease", &format!("{LEASE_S}s")])
     }
 
@@ -91,8 +137,17 @@ impl Cluster {
 
     /// Every broker's address, for clients.
     pub fn bootstrap(&self) -> String {
-        let addresses: Vec<String> = self.brokers.iter().map(|broker| broker.addr().to_string()).collect();
+        let addresses: Vec<String> = if self.has_fronts {
+            self.fronts.iter().map(|front| front.proxy.addr().to_string()).collect()
+        } else {
+            self.brokers.iter().map(|broker| broker.addr().to_string()).collect()
+        };
         addresses.join(",")
+    }
+
+    /// The way from clients to broker `id`, of a cluster behind proxies.
+    pub fn front(&self, id: u32) -> &Proxy {
+        &self.fronts[id as usize - 1].proxy
     }
 
     /// The way of broker `id` to etcd.

@@ -3,6 +3,7 @@
 
 mod api;
 
+use std::ffi::OsString;
 use std::fs::{self, OpenOptions};
 use std::io;
 use std::net::SocketAddr;
@@ -31,6 +32,8 @@ pub struct Etcd {
     child: Option<Child>,
     program: PathBuf,
     args: Vec<String>,
+    /// Another address than a port of 127.0.0.1, and what stands before the command.
+    elsewhere: Option<(SocketAddr, Vec<String>)>,
     client: Port,
     peer: Port,
     home: TestDir,
@@ -45,10 +48,21 @@ impl Etcd {
     /// Starts one with further arguments, on an empty directory. Panics where it is not installed.
     #[track_caller]
     pub fn start(args: &[&str]) -> Etcd {
+        Etcd::new(args, None)
+    }
+
+    /// The same at an address that may be another machine's, by a command behind these words.
+    #[track_caller]
+    pub fn start_at(addr: SocketAddr, wrapper: impl IntoIterator<Item = String>) -> Etcd {
+        Etcd::new(&[], Some((addr, wrapper.into_iter().collect())))
+    }
+
+    #[track_caller]
+    fn new(args: &[&str], elsewhere: Option<(SocketAddr, Vec<String>)>) -> Etcd {
         let program = Etcd::installed().expect("etcd is installed");
         let args = args.iter().map(|&arg| arg.to_owned()).collect();
         let (client, peer) = (Port::reserve(), Port::reserve());
-        let mut etcd = Etcd { child: None, program, args, client, peer, home: TestDir::new("etcd") };
+        let mut etcd = Etcd { child: None, program, args, elsewhere, client, peer, home: TestDir::new("etcd") };
         etcd.restart();
         etcd
     }
@@ -61,7 +75,7 @@ impl Etcd {
 
     /// Where clients connect.
     pub fn addr(&self) -> SocketAddr {
-        self.client.addr()
+        self.elsewhere.as_ref().map_or_else(|| self.client.addr(), |(addr, _)| *addr)
     }
 
     /// Its data directory.
@@ -152,8 +166,10 @@ impl Etcd {
     fn command(&self) -> Command {
         let client = self.endpoint();
         let peer = format!("http://{}", self.peer.addr());
-        let mut command = Command::new(&self.program);
-        command.arg("--data-dir").arg(self.data_dir());
+        let wrapper = self.elsewhere.iter().flat_map(|(_, wrapper)| wrapper.iter().map(OsString::from));
+        let mut words = wrapper.chain([self.program.clone().into_os_string()]);
+        let mut command = Command::new(words.next().expect("at least the program"));
+        command.args(words).arg("--data-dir").arg(self.data_dir());
         command.args(["--name", "test", "--logger", "zap", "--log-outputs", "stderr"]);
         command.args(["--listen-client-urls", &client, "--advertise-client-urls", &client]);
         command.args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer]);
