@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use corelane_client::{Acks, Client, DeliveryFuture, Producer, Record, Start, TopicSettings};
 use corelane_testkit::{Broker, BrokerOptions, full};
@@ -180,4 +180,55 @@ async fn kill_9_at_any_moment_starts_included_loses_nothing_durable_and_leaves_n
     println!("{}, {deaths_at_start} before it was ready", survival.survived(deaths, stored));
     assert!(!broker.log().contains("set aside"), "the log takes what a kill left for damage");
     broker.stop();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_start_after_a_crash_reads_what_the_checkpoint_does_not_cover_whatever_the_logs_size() {
+    // Small next to the logs, large next to what is read of each: its last message, a block or two.
+    const READ_BYTES_MAX: u64 = 4 << 20;
+    let sizes: [u64; 2] = if full() { [256 << 20, 4 << 30] } else { [16 << 20, 64 << 20] };
+    let mut broker = Broker::start(BrokerOptions::new());
+    let mut published = 0;
+    for bytes in sizes {
+        let client = connect(&broker).await;
+        if published == 0 {
+            create(&client, TOPIC, PARTITIONS, TopicSettings::new().segment_bytes(64 << 20)).await;
+        }
+        let producer = client.producer().acks(Acks::Durable).build().expect("a producer");
+        let began = SystemTime::now();
+        let value = numbered(0, 10_000);
+        while published < bytes {
+            for partition in 0..PARTITIONS {
+                let record = Record::to(TOPIC).partition(partition).value(&value);
+                drop(producer.send(record).await.expect("a message is taken"));
+                published += value.len() as u64;
+            }
+        }
+        assert!(producer.close(Duration::from_mins(10)).await.is_complete());
+        // Each second, while something changes: that no more is written says that all of it is covered.
+        let rests = |at: SystemTime| at > began && at.elapsed().is_ok_and(|since| since > Duration::from_secs(3));
+        eventually("a checkpoint of all of it", async || checkpointed_at(&broker).is_some_and(rests)).await;
+        broker.kill9();
+        broker.restart();
+        let read = bytes_read(&broker);
+        println!("{} MiB of logs: ready after {:?}, {} KiB read", published >> 20, broker.start_took(), read >> 10);
+        assert!(read < READ_BYTES_MAX, "{read} bytes were read of logs of {published}");
+    }
+    let stored: u64 = details(&connect(&broker).await, TOPIC).await.iter().map(|detail| detail.visible_end).sum();
+    assert!(stored >= published, "{stored} bytes are there, {published} were published");
+    broker.stop();
+}
+
+/// When a shard's checkpoint was written last.
+fn checkpointed_at(broker: &Broker) -> Option<SystemTime> {
+    let files = std::fs::read_dir(broker.data_dir()).expect("the data directory").flatten();
+    let checkpoints = files.filter(|file| file.file_name().to_string_lossy().starts_with("checkpoint-"));
+    checkpoints.filter_map(|file| file.metadata().ok()?.modified().ok()).max()
+}
+
+/// What the broker's process has had read from the disk.
+fn bytes_read(broker: &Broker) -> u64 {
+    let counters = std::fs::read_to_string(format!("/proc/{}/io", broker.pid())).expect("a process has counters");
+    let line = counters.lines().find_map(|line| line.strip_prefix("read_bytes: ")).expect("a count of bytes read");
+    line.parse().expect("a count")
 }
