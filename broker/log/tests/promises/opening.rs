@@ -120,6 +120,33 @@ fn a_torn_tail_is_cut_with_a_copy_and_without_room_for_it_the_partition_serves_c
     });
 }
 
+#[test]
+fn each_tail_that_is_cut_has_a_copy_of_its_own_though_the_clock_shows_the_same_time() {
+    let mut machine = with_log(9, 3);
+    let third = 2 * 8024;
+    let wall_ms = machine.env.wall_ms();
+    let mut copies = Vec::new();
+    for life in 0..4 {
+        let tail = machine.sim.disk().content(&segment_path(0)).unwrap()[third..third + 8024].to_vec();
+        let torn = third + 100 + life;
+        machine.sim.disk().hurt(&segment_path(0), torn as u64..torn as u64 + 1, |old| !old);
+        machine = machine.run_and_return(async |machine: &Machine| {
+            machine.env.jump_wall_ms(wall_ms - machine.env.wall_ms());
+            let (log, report) = machine.open(options()).await;
+            let (copy, _) = report.cut.expect("a torn tail is cut");
+            copies.push((copy, torn - third, tail));
+            publish_durably(&log, &set(100 + life as u8, &[8000])).await;
+            log.close().await.unwrap();
+        });
+        machine = machine.power_cut();
+    }
+    for (path, torn, mut tail) in copies {
+        tail[torn] = !tail[torn];
+        let copy = machine.sim.disk().content(&path).unwrap();
+        assert!(copy == tail[..copy.len()] && copy.len() > torn, "{} is not what was cut", path.display());
+    }
+}
+
 fn floor_of(machine: &Machine) -> CheckpointEntry {
     machine.run(async {
         let (log, _) = machine.open(options()).await;
