@@ -105,6 +105,8 @@ pub struct Groups<S: Store> {
     sessions: Sessions,
     commits: Commits,
     schedule: Schedule,
+    /// What is known may be wrong: all is to be listed anew.
+    relist: Notify,
     calls: Cell<usize>,
 }
 
@@ -213,6 +215,7 @@ impl<S: Store> Groups<S> {
             sessions: Sessions::default(),
             commits: Commits::default(),
             schedule: Schedule::default(),
+            relist: Notify::new(),
             calls: Cell::new(0),
         })
     }

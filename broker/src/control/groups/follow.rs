@@ -131,7 +131,9 @@ impl<S: Store> Groups<S> {
                     }
                 }
                 changes = watches.topics.next() => self.take_topics(changes?),
-                changes = watches.groups.next() => self.take_groups(changes?),
+                changes = watches.groups.next() => self.take_groups(changes?)?,
+                // Another broker keeps deciding otherwise: one of the two has missed something.
+                () = self.relist.notified() => return Ok(()),
                 () = self.options.clock.sleep_until(until) => return Ok(()),
             }
         }
@@ -153,8 +155,11 @@ impl<S: Store> Groups<S> {
         self.schedule.consider(state.view.groups.keys(), self.now());
     }
 
-    fn take_groups(&self, changes: Changes) {
+    fn take_groups(&self, changes: Changes) -> Result<(), GroupError> {
         let mut state = self.state.borrow_mut();
+        if state.view.goes_back(&self.registry.keys, &changes.changes) {
+            return Err(StoreError::WentBack.into());
+        }
         let touched = state.view.apply(&self.registry.keys, changes.changes, changes.revision);
         for group in &touched.owners {
             state.wake(group, false);
@@ -166,5 +171,6 @@ impl<S: Store> Groups<S> {
         self.sessions.retain_seen(&state.view, &touched.members);
         self.schedule.note_written(&touched.targets, self.now());
         self.schedule.consider(touched.targets.iter().chain(&touched.members), self.now());
+        Ok(())
     }
 }

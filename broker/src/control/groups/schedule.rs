@@ -16,6 +16,9 @@ use crate::registry::groups::GroupError;
 use crate::registry::groups::targets::{Step, decide};
 use crate::registry::store::Store;
 
+/// So many targets from the same inputs, each of which another broker has replaced, and both look again.
+const DISPUTED_AFTER: u32 = 2;
+
 /// Which groups may need a target, and when to look.
 #[derive(Default)]
 pub(super) struct Schedule {
@@ -24,7 +27,7 @@ pub(super) struct Schedule {
 }
 
 /// Times since the manager began.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Timing {
     /// When its last target was written.
     written_at: Option<Duration>,
@@ -32,6 +35,8 @@ struct Timing {
     first_change: Option<Duration>,
     /// When to look; none: nothing has changed.
     due: Option<Duration>,
+    /// The inputs from which this broker made a target last, and how often in succession.
+    made_from: Option<(String, u32)>,
 }
 
 impl Timing {
@@ -74,6 +79,25 @@ impl Schedule {
         for group in groups {
             timings.entry(group.clone()).or_default().written_at = Some(now);
         }
+    }
+
+    /// This broker has made a target from these inputs.
+    fn note_made(&self, group: &str, inputs: &str) {
+        let mut timings = self.groups.borrow_mut();
+        let made_from = &mut timings.entry(group.to_owned()).or_default().made_from;
+        match made_from {
+            Some((same, times)) if same == inputs => *times += 1,
+            _ => *made_from = Some((inputs.to_owned(), 1)),
+        }
+    }
+
+    /// Whether this broker has made a target from these inputs again and again, and others have made another one each time.
+    /// To be told once: it counts anew then.
+    fn is_disputed(&self, group: &str, inputs: &str) -> bool {
+        let mut timings = self.groups.borrow_mut();
+        let made_from = timings.get_mut(group).map(|timing| &mut timing.made_from);
+        let is_it = |(same, times): &(String, u32)| same == inputs && *times >= DISPUTED_AFTER;
+        made_from.and_then(|made_from| made_from.take_if(|made_from| is_it(made_from))).is_some()
     }
 
     fn retry(&self, group: &str, due: Duration) {
@@ -137,9 +161,17 @@ impl<S: Store> Groups<S> {
                 self.schedule.retry(group, self.now() + TARGET_INTERVAL_MIN);
                 Ok(())
             }
+            Step::Write(next) if self.schedule.is_disputed(group, &next.record.inputs.digest) => {
+                tracing::warn!(group, "another broker sees other members or topics: the groups are listed anew");
+                self.relist.notify_one();
+                self.schedule.retry(group, self.now() + TARGET_QUIET);
+                Ok(())
+            }
             Step::Write(next) => {
                 let (generation, partitions) = (next.record.generation, next.target.len());
+                let inputs = next.record.inputs.digest.clone();
                 if self.registry.write_target(group, *next).await? {
+                    self.schedule.note_made(group, &inputs);
                     tracing::info!(group, generation, partitions, "the group has a new target");
                 } else {
                     // Another one was written, which the view is about to show.
@@ -176,6 +208,17 @@ impl<S: Store> Groups<S> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_target_that_others_replace_again_and_again_is_a_reason_to_look_anew() {
+        let schedule = Schedule::default();
+        schedule.note_made("g", "a");
+        assert!(!schedule.is_disputed("g", "a"));
+        schedule.note_made("g", "a");
+        assert!(!schedule.is_disputed("g", "b"), "something has changed");
+        assert!(schedule.is_disputed("g", "a"));
+        assert!(!schedule.is_disputed("g", "a"), "it was looked at anew");
+    }
 
     #[test]
     fn targets_are_written_at_once_when_quiet_and_gathered_while_members_pour_in() {

@@ -241,6 +241,29 @@ impl GroupsView {
         }
     }
 
+    /// Whether these changes, the next ones, take a target's number back: only a registry does that was put back to an
+    /// earlier state, and whose revision has passed since what was seen before.
+    pub fn goes_back(&self, keys: &Keys, changes: &[Change]) -> bool {
+        let mut known: BTreeMap<String, u64> = BTreeMap::new();
+        changes.iter().any(|change| match change {
+            Change::Put(entry) => match (keys.parse(&entry.key), GroupRecord::from_bytes(&entry.value)) {
+                (Some(Key::Group(group)), Ok(record)) => {
+                    let seen = self.group(&group).map_or(0, GroupState::generation);
+                    let before = known.insert(group, record.generation).unwrap_or(seen);
+                    record.generation < before
+                }
+                _ => false,
+            },
+            Change::Deleted { key, .. } => {
+                if let Some(Key::Group(group)) = keys.parse(key) {
+                    // What comes after it is another group.
+                    known.insert(group, 0);
+                }
+                false
+            }
+        })
+    }
+
     /// A group that exists.
     pub fn group(&self, group: &str) -> Option<&GroupState> {
         self.groups.get(group).filter(|state| state.record.is_some())
@@ -313,6 +336,20 @@ mod tests {
         view.apply(&keys, vec![deleted(&keys, &key(0), 8), deleted(&keys, &key(1), 8)], 8);
         assert!(view.groups.is_empty(), "nothing is kept of what is gone");
         assert_eq!(view.revision, 8);
+    }
+
+    #[test]
+    fn a_target_whose_number_goes_back_is_of_a_registry_that_was_put_back() {
+        let (keys, key) = (Keys::new("c"), Key::Group("g".to_owned()));
+        let record = |generation, revision| {
+            put(&keys, &key, GroupRecord { generation, ..GroupRecord::new() }.to_bytes(), revision)
+        };
+        let mut view = GroupsView::default();
+        view.apply(&keys, vec![record(5, 9)], 9);
+        assert!(!view.goes_back(&keys, &[record(5, 10), record(6, 11)]));
+        assert!(view.goes_back(&keys, &[record(4, 10)]));
+        assert!(view.goes_back(&keys, &[record(6, 10), record(5, 11)]));
+        assert!(!view.goes_back(&keys, &[deleted(&keys, &key, 10), record(1, 11)]), "it was deleted and made anew");
     }
 
     #[test]
