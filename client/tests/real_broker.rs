@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use corelane_client::{
-    Acks, CallError, Client, Compression, DeliveryError, Find, NewTopic, OutOfRange, Record, SendError, Start, Status,
-    TopicSettings, partition_for_key,
+    Acks, CallError, Client, Compression, DeliveryError, Find, GroupConsumer, NewTopic, OutOfRange, Record, SendError,
+    Start, Status, TopicSettings, partition_for_key,
 };
 use corelane_testkit::{Broker, BrokerOptions, Direction, Port, Proxy, Rule};
 
@@ -428,4 +428,59 @@ async fn through_a_bad_network_nothing_acknowledged_is_lost_or_out_of_order_and_
         );
     }
     consuming.abort();
+}
+
+/// What a member got and put down, until so many messages have come or nothing comes for a while.
+async fn take(consumer: &mut GroupConsumer, most: usize) -> Vec<String> {
+    let mut values = Vec::new();
+    while values.len() < most {
+        let Ok(next) = tokio::time::timeout(Duration::from_secs(2), consumer.next()).await else { break };
+        let message = next.expect("the stream goes on").expect("a message");
+        values.push(String::from_utf8(message.value().unwrap().to_vec()).unwrap());
+    }
+    values
+}
+
+/// To all partitions, one after the other.
+async fn publish_round(client: &Client, topic: &str, partitions: u32, range: std::ops::Range<usize>) {
+    let producer = client.producer().build().unwrap();
+    for index in range {
+        let record = Record::to(topic).partition(index as u32 % partitions);
+        drop(producer.send(record.value(value(index).as_bytes())).await.unwrap());
+    }
+    let report = producer.close(LONG).await;
+    assert!(report.is_complete(), "{report:?}");
+}
+
+#[tokio::test]
+async fn members_of_a_group_share_the_work_and_the_next_one_goes_on_where_they_stood() {
+    let broker = Broker::start(BrokerOptions::new());
+    let client = connect(&broker).await;
+    create(&client, "t", 6).await;
+    let member = || client.group("workers").topic("t").commit_interval(Duration::from_millis(50)).build().unwrap();
+    let (mut one, mut other) = (member(), member());
+    let began = Instant::now();
+    while one.assignment().len() != 3 || other.assignment().len() != 3 {
+        assert!(began.elapsed() < LONG, "{:?} {:?}", one.assignment(), other.assignment());
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    publish_round(&client, "t", 6, 0..1_000).await;
+    let (ones, others) = tokio::join!(take(&mut one, 1_000), take(&mut other, 1_000));
+    assert!(ones.len() >= 498 && others.len() >= 498, "{} and {}", ones.len(), others.len());
+    let mut all: Vec<String> = ones.into_iter().chain(others).collect();
+    all.sort();
+    assert_eq!(all, (0..1_000).map(value).collect::<Vec<_>>(), "each message came once, to one of the two");
+    one.close().await.unwrap();
+    // It takes over what the other one had, and nothing is repeated.
+    publish_round(&client, "t", 6, 1_000..1_300).await;
+    let mut all = take(&mut other, 300).await;
+    all.sort();
+    assert_eq!(all, (1_000..1_300).map(value).collect::<Vec<_>>());
+    other.close().await.unwrap();
+    let group = client.admin().describe_group("workers").await.unwrap();
+    assert!(group.members.is_empty());
+    let topic = client.admin().describe_topic("t").await.unwrap();
+    for (partition, detail) in group.partitions.iter().zip(&topic.details) {
+        assert_eq!(partition.committed.map(|(_, position)| position), Some(detail.end), "{partition:?}");
+    }
 }
