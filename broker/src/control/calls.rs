@@ -117,25 +117,29 @@ impl<S: Store> Control<S> {
         Ok(pb::CreateTopicResponse { topic: Some(topic), created: false })
     }
 
-    /// The brokers that can take so many more partitions between them.
+    /// The brokers that can take so many more partitions between them; each is taken to allow as many as this one.
     pub(super) fn candidates(&self, partitions: u32) -> Result<Vec<Candidate>, Failure> {
-        let view = self.view.borrow();
-        let here = view.partitions_on(self.broker_id);
-        let others = view.alive.keys().any(|id| *id != self.broker_id);
-        if !others && here.saturating_add(partitions) > self.config.partitions_max {
-            let limit = self.config.partitions_max;
-            return Err(invalid_field(
-                "partitions",
-                format!("this broker has {here} partitions and takes {limit} at most; raise its partitions_max"),
-            ));
-        }
-        if view.alive.is_empty() {
-            return Err(Failure::new(
-                Status::RegistryUnavailable,
-                "no broker is known to run; try again after a pause",
-            ));
-        }
-        Ok(view.alive.keys().map(|id| Candidate { broker_id: *id, partitions: view.partitions_on(*id) }).collect())
+        let (view, partitions_max) = (self.view.borrow(), self.config.partitions_max);
+        let candidate = |id: &u32| Candidate { broker_id: *id, partitions: view.partitions_on(*id), partitions_max };
+        let candidates: Vec<Candidate> = view.alive.keys().map(candidate).collect();
+        let room: u64 = candidates.iter().map(|candidate| u64::from(candidate.room())).sum();
+        let message = match &candidates[..] {
+            [] => {
+                let message = "no broker is known to run; try again after a pause";
+                return Err(Failure::new(Status::RegistryUnavailable, message));
+            }
+            _ if u64::from(partitions) <= room => return Ok(candidates),
+            [Candidate { partitions: here, .. }] => {
+                format!(
+                    "this broker has {here} partitions and takes {partitions_max} at most; raise its partitions_max"
+                )
+            }
+            _ => format!(
+                "the brokers that run have room for {room} more partitions, each taking {partitions_max} at most; \
+                 raise their partitions_max, or start another broker"
+            ),
+        };
+        Err(invalid_field("partitions", message))
     }
 
     async fn alter_topic(&self, request: pb::AlterTopicRequest) -> Result<pb::AlterTopicResponse, Failure> {

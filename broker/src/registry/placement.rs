@@ -10,18 +10,29 @@ pub struct Candidate {
     pub broker_id: u32,
     /// How many partitions lie on it.
     pub partitions: u32,
+    /// How many it takes at most.
+    pub partitions_max: u32,
+}
+
+impl Candidate {
+    /// How many more it takes.
+    pub fn room(&self) -> u32 {
+        self.partitions_max.saturating_sub(self.partitions)
+    }
 }
 
 /// The broker of each of `partitions` new partitions of one topic: spread over the brokers per topic first, then where
-/// the fewest lie, then by number. Empty when there is no broker.
+/// the fewest lie, then by number; full ones are passed over. Empty when they have no room for all.
 pub fn place(partitions: u32, candidates: &[Candidate]) -> Vec<u32> {
-    let mut load: Vec<(u32, u32, u32)> = candidates.iter().map(|c| (0, c.partitions, c.broker_id)).collect();
+    let mut load: Vec<(u32, Candidate)> = candidates.iter().map(|candidate| (0, *candidate)).collect();
     let mut places = Vec::new();
     for _ in 0..partitions {
-        let Some(least) = load.iter_mut().min() else { return Vec::new() };
-        least.0 += 1;
-        least.1 = least.1.saturating_add(1);
-        places.push(least.2);
+        let with_room = load.iter_mut().filter(|(_, candidate)| candidate.room() > 0);
+        let least = with_room.min_by_key(|(of_topic, there)| (*of_topic, there.partitions, there.broker_id));
+        let Some((of_topic, candidate)) = least else { return Vec::new() };
+        *of_topic += 1;
+        candidate.partitions += 1;
+        places.push(candidate.broker_id);
     }
     places
 }
@@ -60,12 +71,19 @@ mod tests {
 
     #[test]
     fn partitions_spread_per_topic_first_then_where_the_fewest_lie() {
-        let broker = |broker_id, partitions| Candidate { broker_id, partitions };
+        let broker = |broker_id, partitions| Candidate { broker_id, partitions, partitions_max: 100 };
         assert_eq!(place(3, &[broker(1, 0)]), [1, 1, 1]);
-        assert_eq!(place(4, &[broker(1, 100), broker(2, 0)]), [2, 1, 2, 1], "per topic first");
+        assert_eq!(place(4, &[broker(1, 90), broker(2, 0)]), [2, 1, 2, 1], "per topic first");
         assert_eq!(place(1, &[broker(1, 5), broker(2, 4), broker(3, 4)]), [2]);
         assert!(place(1, &[]).is_empty());
         assert!(place(0, &[broker(1, 0)]).is_empty());
+    }
+
+    #[test]
+    fn full_brokers_are_passed_over() {
+        let broker = |broker_id, partitions| Candidate { broker_id, partitions, partitions_max: 10 };
+        assert_eq!(place(4, &[broker(1, 9), broker(2, 0), broker(3, 10), broker(4, 11)]), [2, 1, 2, 2]);
+        assert!(place(3, &[broker(1, 9), broker(2, 9)]).is_empty(), "there is room for two");
     }
 
     /// A broker of another version must come to the same answer: these are never to change.

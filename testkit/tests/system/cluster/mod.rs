@@ -15,11 +15,20 @@ use crate::support::{PATIENCE, create, publish_numbered, read_all, soon};
 
 /// A cluster of so many brokers, or a note that the test cannot run here.
 fn start(test: &str, brokers: usize) -> Option<Cluster> {
-    if Etcd::installed().is_none() {
+    has_etcd(test).then(|| Cluster::start(brokers))
+}
+
+/// The same, with a proxy between each broker and its clients.
+fn start_behind_proxies(test: &str, brokers: usize) -> Option<Cluster> {
+    has_etcd(test).then(|| Cluster::start_behind_proxies(brokers))
+}
+
+fn has_etcd(test: &str) -> bool {
+    let is_there = Etcd::installed().is_some();
+    if !is_there {
         skip(test, "no etcd; the Debian package etcd-server has it");
-        return None;
     }
-    Some(Cluster::start(brokers))
+    is_there
 }
 
 /// A client that begins with these brokers.

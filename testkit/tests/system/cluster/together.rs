@@ -6,7 +6,10 @@ use std::time::Duration;
 use corelane_client::{PartitionState, Record};
 use corelane_testkit::{http_get, wait_until};
 
-use super::{cli, client, client_of, count, create_and_publish, expect_alive, places, publishes_to, start, states};
+use super::{
+    cli, client, client_of, count, create_and_publish, expect_alive, places, publishes_to, start, start_behind_proxies,
+    states,
+};
 use crate::support::{PATIENCE, eventually, soon};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -142,4 +145,34 @@ async fn keyless_messages_go_on_while_a_broker_is_cut_from_everybody() {
     }
     let ready = http_get(cluster.broker(2).http_addr(), "/health/ready", PATIENCE).expect("the page answers");
     assert_eq!(ready.status, 200, "{}", ready.body);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broker_that_only_clients_cannot_reach_keeps_its_place_and_gets_what_waited_for_it() {
+    let test = "a_broker_that_only_clients_cannot_reach_keeps_its_place_and_gets_what_waited_for_it";
+    let Some(cluster) = start_behind_proxies(test, 2) else { return };
+    let through = client_of(cluster.front(1).addr().to_string()).await;
+    create_and_publish(&through, "views", 2).await;
+    let places = places(&through, "views").await;
+    let (theirs, ours) = if places[0] == 2 { (0, 1) } else { (1, 0) };
+    cluster.front(2).refuse(true);
+    cluster.front(2).cut();
+    let waiting = tokio::spawn({
+        let through = through.clone();
+        async move {
+            let producer = through.producer().delivery_timeout(PATIENCE).build().expect("a producer");
+            let record = Record::to("views").partition(theirs).value(b"waits for its broker");
+            Box::pin(producer.send(record)).await.expect("taken").await
+        }
+    });
+    for _ in 0..5 {
+        assert!(publishes_to(&through, "views", ours).await, "the other broker's partition goes on");
+    }
+    // For the registry nothing has happened, nor does anything once a lease's life is over.
+    tokio::time::sleep(Duration::from_secs(cluster.lease_s() + 1)).await;
+    assert_eq!(states(&through, "views").await, [PartitionState::Serving; 2]);
+    assert!(!waiting.is_finished());
+    cluster.front(2).heal();
+    soon("the message that waited", waiting).await.expect("no panic").expect("it is taken in the end");
+    assert_eq!(count(&through, "views").await, 6 + 5 + 1);
 }
