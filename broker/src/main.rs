@@ -73,6 +73,9 @@ fn run_tool(tools: &ArgMatches) -> Result<(), Box<dyn std::error::Error>> {
             for left in &restored.left {
                 eprintln!("left alone: {left}");
             }
+            for missing in &restored.missing {
+                eprintln!("not brought back yet: {missing}");
+            }
             println!("restored {} topics, {} partitions", restored.topics, restored.partitions);
         }
     }

@@ -42,8 +42,11 @@ impl<S: Store> Control<S> {
         let topic_id =
             TopicId::try_from(&request.topic_id[..]).map_err(|error| invalid_field("topic_id", error.to_string()))?;
         let (partition, epoch) = (request.partition, Epoch(request.epoch));
-        let known = self.topics.partitions_of(topic_id).await?.remove(&partition);
-        let known = known.ok_or_else(|| Failure::new(Status::UnknownPartition, "there is no such partition"))?;
+        let mut partitions = self.topics.partitions_of(topic_id).await?;
+        let Some(known) = partitions.remove(&partition) else {
+            let others = partitions.values().map(|other| other.record.epoch.0).max().unwrap_or(0);
+            return self.begin_unrecorded(topic_id, partition, Epoch(others + 1)).await;
+        };
         let leader = known.record.leader;
         if known.record.epoch != epoch {
             let message = format!("the partition is at epoch {}, not {epoch}: look at it again", known.record.epoch);
@@ -55,6 +58,28 @@ impl<S: Store> Control<S> {
             if leader == self.broker_id { self.check_lost(topic_id, partition)? } else { self.elsewhere(leader)? };
         let begun = self.topics.accept_loss(topic_id, partition, &known, place).await?;
         tracing::warn!(%topic_id, partition, epoch = %begun.epoch, broker_id = place, "a loss is accepted: the partition begins anew");
+        Ok(pb::AcceptLossResponse { epoch: begun.epoch.0, broker_id: place })
+    }
+
+    /// Begins a partition anew whose record went with a registry and that no directory has brought back; in an epoch that
+    /// none of its topic's has had, so that a directory that turns up later is set aside.
+    async fn begin_unrecorded(
+        &self,
+        topic_id: TopicId,
+        partition: u32,
+        epoch: Epoch,
+    ) -> Result<pb::AcceptLossResponse, Failure> {
+        let count = {
+            let view = self.view.borrow();
+            let topic = view.name_of(topic_id).and_then(|name| view.topics.get(name));
+            topic.map_or(0, |topic| topic.record.partitions)
+        };
+        if partition >= count {
+            return Err(Failure::new(Status::UnknownPartition, "there is no such partition"));
+        }
+        let place = place(1, &self.candidates(1)?)[0];
+        let begun = self.topics.begin_lost(topic_id, partition, epoch, place).await?;
+        tracing::warn!(%topic_id, partition, %epoch, broker_id = place, "a partition without a record begins anew");
         Ok(pb::AcceptLossResponse { epoch: begun.epoch.0, broker_id: place })
     }
 

@@ -237,6 +237,21 @@ impl<S: Store> Topics<S> {
         if self.store.commit(txn).await?.succeeded { Ok(record) } else { Err(TopicError::Busy { key }) }
     }
 
+    /// Begins the log of a partition that the topic has and the registry has lost the record of, with this epoch, on the
+    /// broker `place`.
+    pub async fn begin_lost(
+        &self,
+        topic_id: TopicId,
+        partition: u32,
+        epoch: Epoch,
+        place: u32,
+    ) -> Result<PartitionRecord, TopicError> {
+        let key = self.keys.key(&Key::Partition(topic_id, partition));
+        let record = PartitionRecord { epoch, ..new_partition(place) };
+        let txn = Txn::new().when(&key, Test::Absent).put(&key, record.to_bytes());
+        if self.store.commit(txn).await?.succeeded { Ok(record) } else { Err(TopicError::Busy { key }) }
+    }
+
     /// Says that a broker will never come back: its data of every deleted topic counts as deleted. How many tombstones that
     /// were.
     pub async fn confirm_all_deleted(&self, broker_id: u32) -> Result<usize, TopicError> {

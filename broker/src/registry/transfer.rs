@@ -3,7 +3,7 @@
 //! comes back by itself. Written once, above the store seam; nothing that exists is ever written over.
 
 use corelane_log::data_dir::{DataDirError, FoundTopic, Identity};
-use corelane_proto::ids::{Epoch, Position, TopicId};
+use corelane_proto::ids::{Epoch, Position, TopicId, TopicName};
 use serde::{Deserialize, Serialize};
 
 use super::keys::{Key, Keys};
@@ -180,6 +180,8 @@ pub struct Restored {
     pub partitions: usize,
     /// What was left alone, and why; sentences.
     pub left: Vec<String>,
+    /// What no directory has brought back yet, and what helps; sentences.
+    pub missing: Vec<String>,
 }
 
 /// Makes the records anew that a broker's data directory knows of: of its topics, of its partitions, of the broker, and at
@@ -277,7 +279,31 @@ async fn restore_topic<S: Store>(
         Some(_) => {}
     }
     restored.topics += 1;
+    restored.missing.extend(missing_of(store, keys, topic_id, &topic.name).await?);
     Ok(())
+}
+
+/// The partitions of a topic that the registry has no record of, in a sentence.
+async fn missing_of<S: Store>(
+    store: &S,
+    keys: &Keys,
+    topic_id: TopicId,
+    name: &TopicName,
+) -> Result<Option<String>, TransferError> {
+    let key = keys.key(&Key::Topic(name.clone()));
+    let Some((known, _)) = get::<S, TopicRecord>(store, &key).await? else { return Ok(None) };
+    let mut missing = Vec::new();
+    for partition in 0..known.partitions {
+        if store.get(&keys.key(&Key::Partition(topic_id, partition))).await?.is_none() {
+            missing.push(partition.to_string());
+        }
+    }
+    let list = missing.join(",");
+    let sentence = format!(
+        "topic {name}: partition {list}; the directory of whoever held it brings it back, and if there is none any more, it \
+         begins anew with: corelane topic accept-loss {name} --partition {list}"
+    );
+    Ok((!missing.is_empty()).then_some(sentence))
 }
 
 /// Returns why it was left alone, if it was.

@@ -2,7 +2,7 @@
 
 use corelane_testkit::{Broker, BrokerOptions, Cluster, Finished, run, run_with_input, wait_until};
 
-use super::{cli, client, client_of, count, create_and_publish, expect_alive, places, publishes_to, start};
+use super::{cli, client, client_of, count, create_and_publish, expect_alive, places, publishes_to, start, states};
 use crate::support::{PATIENCE, connect, eventually, soon};
 
 /// `corelane registry ...` on a cluster's etcd.
@@ -98,6 +98,80 @@ async fn a_registry_put_back_to_an_earlier_state_deletes_nothing_and_serves_noth
     tool(&cluster, &["restore-from", &directory]).success();
     cluster.broker_mut(1).restart();
     assert!(publishes_to(&client(&cluster, 1).await, "made-since", 0).await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_registry_put_back_while_a_broker_was_down_is_noticed_when_it_starts() {
+    let test = "a_registry_put_back_while_a_broker_was_down_is_noticed_when_it_starts";
+    let Some(mut cluster) = start(test, 1) else { return };
+    let through = client(&cluster, 1).await;
+    create_and_publish(&through, "kept", 1).await;
+    cluster.etcd_mut().stop();
+    cluster.etcd().save("backup");
+    cluster.etcd_mut().restart();
+    expect_alive(&cluster, 1);
+    eventually("topics to be created again", async || {
+        cli(&cluster, 1, &["topic", "create", "made-since", "--if-not-exists"]).status.success()
+    })
+    .await;
+    assert!(publishes_to(&through, "made-since", 0).await);
+    // Nobody runs who could have seen it happen; what was seen last is in the directory.
+    cluster.broker_mut(1).stop();
+    cluster.etcd_mut().stop();
+    cluster.etcd().restore("backup");
+    cluster.etcd_mut().restart();
+    cluster.broker_mut(1).restart();
+    expect_alive(&cluster, 1);
+    wait_until("the registry's next incarnation", PATIENCE, || {
+        cluster.etcd().key(&cluster.key("cluster")).expect("there").value.contains(r#""incarnation":2"#)
+    });
+    let through = client(&cluster, 1).await;
+    assert!(publishes_to(&through, "kept", 0).await);
+    assert_eq!(count(&through, "kept").await, 4);
+    assert!(places(&through, "made-since").await.is_empty(), "not known any more, and not served");
+    cluster.broker_mut(1).stop();
+    let directory = cluster.broker(1).data_dir().display().to_string();
+    tool(&cluster, &["restore-from", &directory]).success();
+    cluster.broker_mut(1).restart();
+    assert_eq!(count(&client(&cluster, 1).await, "made-since").await, 1, "it was kept");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_no_directory_brings_back_is_named_and_begins_anew_when_an_operator_says_so() {
+    let test = "what_no_directory_brings_back_is_named_and_begins_anew_when_an_operator_says_so";
+    let Some(mut cluster) = start(test, 2) else { return };
+    create_and_publish(&client_of(cluster.bootstrap()).await, "views", 4).await;
+    let before = places(&client(&cluster, 1).await, "views").await;
+    // The registry is lost, and one of the two directories with it.
+    for id in [1, 2] {
+        cluster.broker_mut(id).stop();
+    }
+    cluster.etcd_mut().stop();
+    cluster.etcd().empty();
+    cluster.etcd_mut().restart();
+    let directory = cluster.broker(1).data_dir().display().to_string();
+    let restored = tool(&cluster, &["restore-from", &directory]).success();
+    assert_eq!(restored.text(), "restored 1 topics, 2 partitions\n");
+    let lost: Vec<String> = (0..4).filter(|p| before[*p] == 2).map(|p| p.to_string()).collect();
+    let remedy = format!("corelane topic accept-loss views --partition {}", lost.join(","));
+    assert!(restored.stderr.contains(&remedy), "{}", restored.stderr);
+    cluster.broker_mut(1).restart();
+    let accepted = cli(&cluster, 1, &["topic", "accept-loss", "views", "--partition", &lost.join(","), "--yes"]);
+    accepted.success();
+    let through = client(&cluster, 1).await;
+    eventually("all partitions to be served", async || {
+        states(&through, "views").await == [corelane_client::PartitionState::Serving; 4]
+    })
+    .await;
+    assert_eq!(places(&through, "views").await, [1; 4]);
+    for partition in 0..4 {
+        assert!(publishes_to(&through, "views", partition).await);
+    }
+    assert_eq!(count(&through, "views").await, 2 * 3 + 4);
+    // The directory turns up after all: what it holds is set aside, not mixed with what has begun since.
+    let found = cluster.broker(2).data_dir().display().to_string();
+    let left = tool(&cluster, &["restore-from", &found]).success().stderr;
+    assert_eq!(left.matches("broker 1 holds it, with epoch").count(), 2, "{left}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
