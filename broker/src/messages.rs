@@ -19,6 +19,10 @@ pub type Answer<T> = oneshot::Sender<T>;
 /// A partition's name within this broker.
 pub type PartitionKey = (TopicId, u32);
 
+/// A map by ids that this broker or the registry has made up, or by a part of them: an attacker has no hold on the keys that
+/// are in it, so the hash need not be a keyed one. Every request looks some of these up.
+pub type IdMap<K, V> = HashMap<K, V, foldhash::fast::RandomState>;
+
 /// A status other than OK, and what a response carries with it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Failure {
@@ -47,7 +51,7 @@ pub struct Metadata {
     /// All topics, by name.
     pub topics: BTreeMap<String, Arc<pb::Topic>>,
     /// The same topics, by id: what a shard serves by. A partition that is not told here is not served yet.
-    pub by_id: HashMap<TopicId, Arc<pb::Topic>>,
+    pub by_id: IdMap<TopicId, Arc<pb::Topic>>,
     /// Why this broker takes no publishes any more, if it does not: the registry knows another one in its place.
     pub displaced: Option<Arc<str>>,
 }

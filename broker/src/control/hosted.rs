@@ -1,7 +1,7 @@
 //! What this broker holds against what the registry says: which topics are to be let go of, which to be changed, which
 //! partitions to be made or opened; and what clients are told. Pure: `host` does what is planned here.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use corelane_log::config::TopicConfig;
@@ -9,7 +9,7 @@ use corelane_proto::ids::{Epoch, TopicId, TopicName};
 use corelane_proto::pb;
 
 use super::topic_config;
-use crate::messages::Metadata;
+use crate::messages::{IdMap, Metadata};
 use crate::registry::placement::shard_of;
 use crate::registry::records::{PartitionRecord, TopicRecord};
 use crate::registry::view::View;
@@ -163,7 +163,7 @@ pub(super) fn metadata(view: &View, hosted: &Hosted, teller: Teller<'_>) -> Meta
         registry: teller.registry,
         brokers: brokers(view, teller),
         topics: BTreeMap::new(),
-        by_id: HashMap::new(),
+        by_id: IdMap::default(),
         displaced: teller.displaced.map(Arc::from),
     };
     for (name, topic) in &view.topics {

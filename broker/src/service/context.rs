@@ -2,7 +2,6 @@
 //! a head and pieces of the log. One thread; nothing here is shared with another.
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -14,7 +13,7 @@ use prost::Message;
 
 use crate::io::env::ShardEnv;
 use crate::limits::SHARD_LONG_POLLS_MAX;
-use crate::messages::{Failure, Metadata, PartitionKey, ToControl};
+use crate::messages::{Failure, IdMap, Metadata, PartitionKey, ToControl};
 
 /// A partition on this shard.
 pub type Partition = corelane_log::Partition<ShardEnv>;
@@ -60,7 +59,7 @@ pub struct ShardContext {
     /// The disk, the arena, the clocks.
     pub env: ShardEnv,
     /// The partitions that this shard owns.
-    pub partitions: RefCell<HashMap<PartitionKey, Owned>>,
+    pub partitions: RefCell<IdMap<PartitionKey, Owned>>,
     /// What clients are told.
     pub metadata: RefCell<Arc<Metadata>>,
     /// To the control thread. Full: answer BUSY, never wait.
@@ -182,7 +181,7 @@ impl Drop for LongPoll {
 #[derive(Debug, Default)]
 pub struct Sequences {
     /// The next publish's number.
-    pub expected: RefCell<HashMap<PartitionKey, u64>>,
+    pub expected: RefCell<IdMap<PartitionKey, u64>>,
 }
 
 /// A response but for its correlation id.

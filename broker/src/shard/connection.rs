@@ -3,7 +3,6 @@
 //! waits beside the loop; when the bounds are reached the loop stops reading, so that the socket pushes back.
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::{Pin, pin};
@@ -26,7 +25,7 @@ use super::state::Shard;
 use crate::io::signal::Signal;
 use crate::io::socket::Socket;
 use crate::limits;
-use crate::messages::{Closing, Failure, PartitionKey};
+use crate::messages::{Closing, Failure, IdMap, PartitionKey};
 use crate::service;
 use crate::service::context::{Counters, LongPolls, Reply, Sequences};
 
@@ -48,7 +47,7 @@ pub(super) struct Connection {
     /// What waits beside the read loop.
     work: RefCell<FuturesUnordered<Work>>,
     work_waker: Cell<Option<Waker>>,
-    durable: RefCell<HashMap<PartitionKey, Rc<DurableQueue>>>,
+    durable: RefCell<IdMap<PartitionKey, Rc<DurableQueue>>>,
     /// Set when the read loop has ended: nothing of this connection is taken any more.
     has_ended: Cell<bool>,
     ended: Signal,

@@ -198,7 +198,7 @@ impl Bench {
         let metadata = Arc::new(Metadata {
             cluster_id: "cluster".to_owned(),
             topics: [(topic.name.clone(), Arc::clone(&topic))].into(),
-            by_id: [(TOPIC_ID, topic)].into(),
+            by_id: [(TOPIC_ID, topic)].into_iter().collect(),
             ..Default::default()
         });
         for shard in 0..count {

@@ -109,9 +109,8 @@ impl<E: Env> Inner<E> {
 
     /// The next step towards room for a set. `Done` must become a landing before anything else happens.
     fn step_to_land(&self, bytes: usize) -> Result<Step<E>, AppendError> {
-        let now = self.shard.env().monotonic();
         let mut state = self.state.borrow_mut();
-        match state.room_for(bytes, now)? {
+        match state.room_for(bytes, || self.shard.env().monotonic())? {
             Room::Ready => {}
             Room::Wait => return Ok(Step::Wait),
             Room::Roll => return Ok(Self::roll_or_move_out(&mut state)),
@@ -150,7 +149,7 @@ impl<E: Env> Inner<E> {
             place.chunk.fill_to(place.at + place.bytes);
             state.holder = None;
         } else {
-            match state.room_for(place.bytes, now.monotonic)? {
+            match state.room_for(place.bytes, || now.monotonic)? {
                 Room::Ready => {}
                 Room::Wait => return Ok(Step::Wait),
                 Room::Roll => return Ok(Self::roll_or_move_out(&mut state)),

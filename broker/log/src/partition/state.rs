@@ -240,8 +240,9 @@ impl<E: Env> State<E> {
         self.segments.get(index + 1).map_or(self.end, |next| next.base)
     }
 
-    /// Whether `bytes` bytes can be appended, and if not, asks for what is missing.
-    pub(super) fn room_for(&mut self, bytes: usize, now: Duration) -> Result<Room, AppendError> {
+    /// Whether `bytes` bytes can be appended, and if not, asks for what is missing. The clock is read only where it matters:
+    /// a set passes here twice.
+    pub(super) fn room_for(&mut self, bytes: usize, now: impl Fn() -> Duration) -> Result<Room, AppendError> {
         if let Some(reason) = &self.refuses {
             return Err(AppendError::Closed(reason.clone()));
         }
@@ -249,18 +250,18 @@ impl<E: Env> State<E> {
             let limit = u64::from(self.config.set_bytes_max);
             return Err(AppendError::TooLarge { bytes: bytes as u64, limit });
         }
-        if self.rolling != Rolling::No && self.is_resting(now) {
+        if self.rolling != Rolling::No && self.is_resting(now()) {
             return Err(AppendError::NoSpace);
         }
         let used = self.end - self.active().base;
         let needed = used + bytes as u64;
         if used > 0 && needed > self.config.segment_bytes {
-            return self.ask_for_roll(now);
+            return self.ask_for_roll(now());
         }
         if needed <= self.space.allocated {
             return Ok(Room::Ready);
         }
-        self.check_full(now)?;
+        self.check_full(now())?;
         self.space.wanted = self.space.wanted.max(needed);
         Ok(Room::Wait)
     }
