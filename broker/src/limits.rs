@@ -51,8 +51,10 @@ pub const OUTGOING_HEAD_BYTES_MAX: usize = 256 * KIB;
 /// be long (all but `Publish`, `Fetch` and `FindMessage`) are answered `BUSY`, and readers that are stuck are closed after
 /// `STUCK_AFTER_S` already.
 pub const SHARD_OUTGOING_HEAD_BYTES_MAX: usize = 64 * MIB;
-/// What is read from a file at a time to be sent, in bytes. As much again is read ahead.
+/// What is sent of a file between two turns of the other tasks, in bytes.
 pub const SEND_PIECE_BYTES: usize = 256 * KIB;
+/// What is read from a file into memory at a time to be sent, in bytes. As much again is read ahead.
+pub const READ_PIECE_BYTES: usize = 512 * KIB;
 /// From so many bytes in a closed segment on they are sent by reference to the page cache; fewer are read and copied, which
 /// costs less.
 pub const SPLICE_BYTES_MIN: usize = 64 * KIB;
@@ -312,7 +314,7 @@ const _: () = assert!(
     "the log finds room for two largest sets beside its reserve"
 );
 const _: () = assert!(OUTGOING_BYTES_MAX >= FETCH_BYTES_MAX, "a whole fetch can wait to be sent");
-const _: () = assert!(SEND_PIECE_BYTES.is_multiple_of(BLOCK_BYTES), "files are read in whole blocks");
+const _: () = assert!(READ_PIECE_BYTES.is_multiple_of(BLOCK_BYTES), "files are read in whole blocks");
 const _: () = assert!(
     RECEIVE_BUFFER_BYTES_MAX >= corelane_proto::frame::HELLO_BYTES_MAX as usize,
     "a Hello fits the receive buffer"
@@ -327,7 +329,7 @@ const _: () = assert!(REGISTRY_VALUE_BYTES_MAX < TXN_BYTES_MAX, "a transaction h
 const _: () = assert!(FRAME_BYTES_MAX < u32::MAX as usize, "a frame's length fits its field");
 const _: () = assert!(STOP_MAX.as_secs() < 10, "an orderly stop ends within ten seconds");
 const _: () = assert!(
-    ARENA_BYTES_MIN / FILE_READS_ARENA_PART >= 2 * SEND_PIECE_BYTES,
+    ARENA_BYTES_MIN / FILE_READS_ARENA_PART >= 2 * READ_PIECE_BYTES,
     "a file can be read ahead from within its part of the arena"
 );
 const _: () = assert!(WAITS_MAX < REQUESTS_IN_FLIGHT_MAX, "waits leave room for publishes");

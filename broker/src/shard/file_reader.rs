@@ -76,7 +76,7 @@ impl Drop for Held {
 
 impl FileReader {
     pub(super) fn new(log: LogShard<ShardEnv>, bytes_max: usize) -> Self {
-        let least = limits::SEND_PIECE_BYTES + 2 * BLOCK_BYTES;
+        let least = limits::READ_PIECE_BYTES + 2 * BLOCK_BYTES;
         let memory = Memory { free_bytes: Cell::new(bytes_max.max(least)), given_back: Signal::default() };
         Self { log, memory: Rc::new(memory), pipes: Pipes::new(limits::PIPES_MAX) }
     }
@@ -95,7 +95,7 @@ impl FileReader {
                 Ok(Staged::Pipe { pipe, taken: BytesMut::new() })
             });
         }
-        self.read(file, offset, bytes.min(limits::SEND_PIECE_BYTES))
+        self.read(file, offset, bytes.min(limits::READ_PIECE_BYTES))
     }
 
     fn read(&self, file: ShardFile, offset: u64, bytes: usize) -> Reading {
