@@ -13,10 +13,12 @@ use io_uring::{opcode, types};
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
 
 use super::operations::Descriptor;
-use super::ring::{Operation, Step, is_transient, once};
+use super::ring::{Operation, Ring, Step, is_transient, once};
 
 /// What a pipe holds at most, in bytes: what the kernel lets any user ask for, by default.
 pub const PIPE_BYTES: usize = 1 << 20;
+/// The number of cachestat(2), the same on every architecture; the `libc` crate does not have it yet.
+const SYS_CACHESTAT: libc::c_long = 451;
 
 /// A bounded set of pipes that are lent and come back empty. Clones share it.
 #[derive(Clone)]
@@ -151,6 +153,58 @@ impl Operation for Fill {
         }
         once(result)
     }
+}
+
+/// Asks the kernel to read what a sequential reader will want next, unless it lies in the page cache already. By itself the
+/// kernel reads so little ahead that a fast disk is mostly idle.
+pub(super) fn read_ahead(ring: &Ring, file: &Rc<Descriptor>, offset: u64, bytes: usize) {
+    if !is_resident(file, offset, bytes as u64) {
+        ring.hint(ReadAhead { file: Rc::clone(file), offset, bytes });
+    }
+}
+
+struct ReadAhead {
+    file: Rc<Descriptor>,
+    offset: u64,
+    bytes: usize,
+}
+
+impl Operation for ReadAhead {
+    fn entry(&mut self) -> Entry {
+        // The kernel does this on a worker, always.
+        opcode::Fadvise::new(self.file.raw(), self.bytes as libc::off_t, libc::POSIX_FADV_WILLNEED)
+            .offset(self.offset)
+            .build()
+    }
+
+    fn complete(&mut self, result: i32) -> Step {
+        once(result)
+    }
+}
+
+/// Whether all of a range lies in the page cache; no, where the kernel (before 6.5) does not tell.
+fn is_resident(file: &Descriptor, offset: u64, bytes: u64) -> bool {
+    #[repr(C)]
+    struct Range {
+        offset: u64,
+        bytes: u64,
+    }
+    #[repr(C)]
+    #[derive(Default)]
+    struct Pages {
+        cached: u64,
+        dirty: u64,
+        writeback: u64,
+        evicted: u64,
+        recently_evicted: u64,
+    }
+    let range = Range { offset, bytes };
+    let mut pages = Pages::default();
+    // SAFETY: the two structures are those of cachestat(2), live until the call returns, and nobody else has them; the
+    // descriptor is open as long as `file`. The call looks at what is in memory: it does not block.
+    let told = unsafe { libc::syscall(SYS_CACHESTAT, file.get().as_raw_fd(), &raw const range, &raw mut pages, 0_u32) };
+    let page_bytes = rustix::param::page_size() as u64;
+    told == 0 && pages.cached >= (offset + bytes).div_ceil(page_bytes) - offset / page_bytes
 }
 
 #[cfg(test)]

@@ -172,6 +172,13 @@ impl Ring {
         }
     }
 
+    /// Starts an operation for whose end nobody waits, if there is room for it: a hint to the kernel.
+    pub(super) fn hint(&self, operation: impl Operation) {
+        if self.0.tasks.borrow().len() < OPERATIONS_MAX {
+            self.0.start_unwatched(operation);
+        }
+    }
+
     /// Completes when nothing is under way.
     pub async fn idle(&self) {
         while !self.0.tasks.borrow().is_empty() {
@@ -195,11 +202,7 @@ impl WeakRing {
     /// milliseconds. Without a ring it is closed here.
     pub(super) fn close(&self, descriptor: OwnedFd) {
         if let Some(state) = self.0.upgrade() {
-            state.start(Rc::new(Task {
-                waker: Cell::new(None),
-                result: Cell::new(None),
-                operation: RefCell::new(Close(descriptor.into_raw_fd())),
-            }));
+            state.start_unwatched(Close(descriptor.into_raw_fd()));
         }
     }
 }
@@ -218,6 +221,11 @@ impl Operation for Close {
 }
 
 impl State {
+    fn start_unwatched(&self, operation: impl Operation) {
+        let operation = RefCell::new(operation);
+        self.start(Rc::new(Task { waker: Cell::new(None), result: Cell::new(None), operation }));
+    }
+
     fn start(&self, task: Rc<Task<dyn Operation>>) {
         let entry = task.operation.borrow_mut().entry();
         let index = self.tasks.borrow_mut().insert(task);
