@@ -141,25 +141,43 @@ impl Consumed {
 
 /// All streams that a consumer sees.
 #[derive(Debug, Default)]
-pub(crate) struct Streams(BTreeMap<StreamId, Consumed>);
+pub(crate) struct Streams {
+    numbers: BTreeMap<StreamId, usize>,
+    consumed: Vec<Consumed>,
+    /// The stream of the last message: mostly that of the next one too.
+    last: Option<(StreamId, usize)>,
+}
 
 impl Streams {
     /// Counts a message of a stream; false: it is a duplicate. A stream that is not known is read from this message on.
     pub(crate) fn take(&mut self, id: StreamId, header: &Header) -> bool {
-        self.0.entry(id).or_insert_with(|| Consumed::from(header.sequence)).take(header)
+        let number = match self.last {
+            Some((last, number)) if last == id => number,
+            _ => self.number(id, header.sequence),
+        };
+        self.last = Some((id, number));
+        self.consumed[number].take(header)
+    }
+
+    /// The number of a stream that begins with this sequence number if it is not known.
+    fn number(&mut self, id: StreamId, begin: u64) -> usize {
+        *self.numbers.entry(id).or_insert_with(|| {
+            self.consumed.push(Consumed::from(begin));
+            self.consumed.len() - 1
+        })
     }
 
     /// Expects a stream from its first message on.
     pub(crate) fn expect(&mut self, id: StreamId) {
-        self.0.insert(id, Consumed::default());
+        self.number(id, 0);
     }
 
     pub(crate) fn get(&self, id: StreamId) -> Option<&Consumed> {
-        self.0.get(&id)
+        self.numbers.get(&id).map(|number| &self.consumed[*number])
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Consumed> {
-        self.0.values()
+        self.consumed.iter()
     }
 }
 
