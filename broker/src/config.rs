@@ -261,6 +261,9 @@ settings! {
     /// Which log lines are written: error, warn, info, debug, trace, or per module as in `info,corelane_broker::shard=debug`.
     /// Raise it to look for something; never leave trace on.
     log_level: String = "info", "a filter";
+    /// A shard that does not come back to its rings for so long, waiting for its core not counted, says so in a log line; 0 does not watch.
+    /// Set it, to 10ms for example, to see whether something keeps a shard from its work; watching wakes each one hundreds of times a second.
+    stall_warning: Span = "0", "0, or up to 1m" [0, 60_000];
 }
 
 impl Config {

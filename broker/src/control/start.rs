@@ -102,6 +102,7 @@ impl<S: Store> Starting<S> {
             peer_timeout: config.peer_timeout.0,
             send_max_s: SEND_MAX_S,
             idle_max_s: config.idle_timeout.0.as_secs() as u32,
+            stall_warning: Some(config.stall_warning.0).filter(|limit| !limit.is_zero()),
             control: control_sender,
         })?;
         let instance = format!("{:032x}", fastrand::u128(..));

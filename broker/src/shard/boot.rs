@@ -27,6 +27,7 @@ use super::budget::Budget;
 use super::file_reader::FileReader;
 use super::noise::Noise;
 use super::reclaim::Reclaim;
+use super::stalls;
 use super::state::{HandOver, Shard};
 use super::turns::Turns;
 use crate::io::checks::MEMLOCK_REMEDY;
@@ -88,6 +89,8 @@ pub struct BootOptions {
     pub send_max_s: u32,
     /// How long nothing may happen on a connection before it ends, in seconds.
     pub idle_max_s: u32,
+    /// A shard that does not come back to its rings for so long says so; none: nobody watches.
+    pub stall_warning: Option<Duration>,
     /// To the control thread.
     pub control: Sender<ToControl>,
 }
@@ -350,6 +353,7 @@ impl Seat {
             peer_timeout: options.peer_timeout,
             send_max_s: options.send_max_s,
             idle_max_s: options.idle_max_s,
+            stall_warning: options.stall_warning,
             connections: RefCell::new(Slab::new()),
             connection_left: Signal::default(),
             sessions: RefCell::default(),
@@ -370,6 +374,7 @@ impl Seated {
     async fn run(mut self) {
         let checkpoints = glommio::spawn_local(Rc::clone(&self.shard).write_checkpoints());
         let sweep = glommio::spawn_local(sweep(Rc::clone(&self.shard)));
+        let watch = glommio::spawn_local(watch_stalls(Rc::clone(&self.shard)));
         let mut accepting = Vec::new();
         let stop = loop {
             match self.messages.recv().await {
@@ -393,6 +398,7 @@ impl Seated {
         checkpoints.cancel().await;
         let is_clean = self.shard.stop().await;
         sweep.cancel().await;
+        watch.cancel().await;
         self.shard.context.env.ring().idle().await;
         if let Some(answer) = stop {
             // Whoever asked may have given up.
@@ -489,6 +495,18 @@ impl Shard {
         }
         self.write_last_checkpoint(is_flushed).await;
         is_flushed
+    }
+}
+
+/// Says when the shard did not come back in time, if that was asked for.
+async fn watch_stalls(shard: Rc<Shard>) {
+    let Some(limit) = shard.stall_warning else { return };
+    let number = shard.context.identity.shard;
+    let tell = |stall: Duration| {
+        tracing::warn!(shard = number, stall_us = stall.as_micros() as u64, "the shard did not come back in time");
+    };
+    if let Err(error) = stalls::watch(limit, tell).await {
+        tracing::warn!(shard = number, %error, "nobody watches whether the shard comes back in time");
     }
 }
 

@@ -14,5 +14,6 @@ mod outgoing;
 mod partitions;
 mod receiver;
 mod reclaim;
+mod stalls;
 mod state;
 mod turns;

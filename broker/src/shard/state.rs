@@ -57,6 +57,8 @@ pub(super) struct Shard {
     pub(super) send_max_s: u32,
     /// How long nothing may happen on a connection, in seconds.
     pub(super) idle_max_s: u32,
+    /// From which time on it is told that the shard did not come back.
+    pub(super) stall_warning: Option<Duration>,
     pub(super) connections: RefCell<Slab<Rc<Connection>>>,
     /// Notified when a connection has gone.
     pub(super) connection_left: Signal,

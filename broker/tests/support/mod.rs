@@ -181,6 +181,7 @@ impl Bench {
             // These tests run on busy machines: nothing that they hold up for long is to be closed for it.
             send_max_s: u32::MAX,
             idle_max_s: u32::MAX,
+            stall_warning: None,
             control,
         };
         let shards = start(&options).expect("shards start");
