@@ -101,6 +101,45 @@ fn with_registry<T>(data: &Path, change: impl AsyncFnOnce(&EmbeddedStore, &Keys)
 }
 
 #[test]
+fn a_log_begins_where_it_is_told_also_after_a_kill_and_nowhere_impossible() {
+    let mut broker = Broker::start(BrokerOptions::new());
+    let mut client = wire(&broker);
+    let request = |starts: &[u64]| pb::CreateTopicRequest {
+        name: "copy".to_owned(),
+        partitions: 3,
+        starts: starts.to_vec(),
+        ..Default::default()
+    };
+    for starts in [&[1, 2][..], &[0; 4], &[0, 0, (1 << 62) + 1]] {
+        let refused = client.call(Method::CreateTopic, &request(starts), &[]);
+        assert_eq!((refused.status, refused.error().field.as_deref()), (Status::InvalidRequest, Some("starts")));
+    }
+    let starts = [0, 4_097, 1 << 62];
+    let created: pb::CreateTopicResponse = client.call(Method::CreateTopic, &request(&starts), &[]).ok();
+    let topic = created.topic.expect("the topic");
+    let bounds = |broker: &Broker| -> Vec<(u64, u64)> {
+        let request = pb::DescribeTopicRequest { name: "copy".to_owned() };
+        let described: pb::DescribeTopicResponse = wire(broker).call(Method::DescribeTopic, &request, &[]).ok();
+        described.details.iter().map(|detail| (detail.start, detail.visible_end)).collect()
+    };
+    assert_eq!(bounds(&broker), starts.map(|start| (start, start)));
+    broker.kill9();
+    broker.restart();
+    assert_eq!(bounds(&broker), starts.map(|start| (start, start)), "an empty log keeps its start");
+    for (partition, start) in (0..).zip(starts) {
+        let set = set_of(&["first"]);
+        let mut shard = Wire::greet(broker.addr(), topic.partitions[partition as usize].shard);
+        let expected = pb::PublishRequest { expected_id: Some(start), ..publish(&topic, partition) };
+        let published: pb::PublishResponse = shard.call(Method::Publish, &expected, &set).ok();
+        assert_eq!((published.first_id, published.next_id), (start, start + set.len() as u64));
+    }
+    let ends = bounds(&broker);
+    broker.kill9();
+    broker.restart();
+    assert_eq!(bounds(&broker), ends);
+}
+
+#[test]
 fn topics_and_their_messages_outlive_stops_and_kills() {
     let mut broker = Broker::start(BrokerOptions::new());
     let mut client = wire(&broker);

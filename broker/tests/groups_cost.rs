@@ -222,6 +222,7 @@ async fn start(etcd: &Etcd, partitions: u32, brokers: usize) -> (Vec<Manager>, R
         topic_id: TopicId([7; 16]),
         config: TopicConfig::default(),
         places: vec![1; partitions as usize],
+        starts: Vec::new(),
     };
     Topics::new(store.clone(), keys.clone(), "i".to_owned()).create(&new).await.expect("created");
     let mut managers = Vec::new();

@@ -48,6 +48,7 @@ impl Admin {
             partitions: topic.partitions,
             config: Some(topic.settings.to_pb()),
             if_not_exists: topic.if_not_exists,
+            starts: topic.starts,
         };
         let response: pb::CreateTopicResponse = self.client.cluster.call(Method::CreateTopic, &request, repeat).await?;
         self.client.cluster.forget(&topic.name);

@@ -98,12 +98,14 @@ pub struct NewTopic {
     pub(crate) partitions: u32,
     pub(crate) settings: TopicSettings,
     pub(crate) if_not_exists: bool,
+    pub(crate) starts: Vec<u64>,
 }
 
 impl NewTopic {
     /// A topic of one partition with the broker's default settings.
     pub fn named(name: impl Into<String>) -> Self {
-        Self { name: name.into(), partitions: 1, settings: TopicSettings::default(), if_not_exists: false }
+        let settings = TopicSettings::default();
+        Self { name: name.into(), partitions: 1, settings, if_not_exists: false, starts: Vec::new() }
     }
 
     /// How many partitions (default 1).
@@ -121,6 +123,13 @@ impl NewTopic {
     /// A topic of this name and partition count that exists already is a success.
     pub fn if_not_exists(mut self, yes: bool) -> Self {
         self.if_not_exists = yes;
+        self
+    }
+
+    /// Where the log of each partition begins (default: all at 0): for a copy of a topic whose oldest messages are gone. A
+    /// topic that exists already keeps the starts that it has.
+    pub fn starts(mut self, positions: Vec<u64>) -> Self {
+        self.starts = positions;
         self
     }
 }

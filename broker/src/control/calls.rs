@@ -4,12 +4,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use corelane_proto::frame::{Method, Status};
-use corelane_proto::ids::{TopicId, TopicName};
+use corelane_proto::ids::{Position, TopicId, TopicName};
 use corelane_proto::pb;
 
 use super::Control;
 use super::topic_config::{for_new_topic, merge};
-use crate::limits::{TOPIC_CALL_MAX, TOPIC_PARTITIONS_MAX};
+use crate::limits::{START_MAX, TOPIC_CALL_MAX, TOPIC_PARTITIONS_MAX};
 use crate::messages::{Answer, Failure, Metadata, PartitionReport, ToControl, ToShard};
 use crate::registry::placement::{Candidate, place};
 use crate::registry::store::{Store, StoreError};
@@ -73,6 +73,7 @@ impl<S: Store> Control<S> {
         if !(1..=TOPIC_PARTITIONS_MAX).contains(&request.partitions) {
             return Err(invalid_field("partitions", format!("a topic has 1 to {TOPIC_PARTITIONS_MAX} partitions")));
         }
+        let starts = starts(&request)?;
         let config = for_new_topic(&self.defaults, &request.config.unwrap_or_default());
         config.validate().map_err(|error| invalid_field(error.field, error.to_string()))?;
         if let Some(existing) = self.topics.get(&name).await? {
@@ -80,7 +81,7 @@ impl<S: Store> Control<S> {
         }
         let places = place(request.partitions, &self.candidates(request.partitions)?);
         let topic_id = TopicId(fastrand::u128(..).to_be_bytes());
-        let new = NewTopic { name, topic_id, config, places };
+        let new = NewTopic { name, topic_id, config, places, starts };
         match self.topics.create(&new).await {
             Ok(_) => {}
             Err(TopicError::Exists { .. }) if request.if_not_exists => {
@@ -282,6 +283,20 @@ impl<S: Store> Control<S> {
 async fn reply<T>(answer: Answer<Result<T, Failure>>, call: impl Future<Output = Result<T, Failure>>) {
     // Whoever asked may have gone; a change goes on all the same.
     let _ = answer.send(call.await);
+}
+
+/// Where the logs of a new topic begin: said for every partition or for none.
+fn starts(request: &pb::CreateTopicRequest) -> Result<Vec<Position>, Failure> {
+    let starts = &request.starts;
+    if !starts.is_empty() && starts.len() != request.partitions as usize {
+        let reason =
+            format!("{} starts for {} partitions; name one for each, or none", starts.len(), request.partitions);
+        return Err(invalid_field("starts", reason));
+    }
+    match starts.iter().find(|start| **start > START_MAX) {
+        Some(start) => Err(invalid_field("starts", format!("a log cannot begin at {start}, at {START_MAX} at most"))),
+        None => Ok(starts.iter().copied().map(Position).collect()),
+    }
 }
 
 fn topic_name(name: &str) -> Result<TopicName, Failure> {

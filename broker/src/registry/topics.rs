@@ -82,6 +82,8 @@ pub struct NewTopic {
     pub config: TopicConfig,
     /// The broker of each partition.
     pub places: Vec<u32>,
+    /// Where the log of each partition begins; beyond the last one given, at 0.
+    pub starts: Vec<Position>,
 }
 
 /// The topics of a cluster.
@@ -121,7 +123,11 @@ impl<S: Store> Topics<S> {
             return Err(TopicError::Busy { key: marker });
         }
         let record = TopicRecord { topic_id: new.topic_id, partitions, config: new.config.clone() };
-        let places: Vec<(u32, u32)> = (0..).zip(new.places.iter().copied()).collect();
+        let starts = new.starts.iter().copied().chain(std::iter::repeat(Position::ZERO));
+        let partitions = new.places.iter().zip(starts);
+        let places: Vec<(u32, PartitionRecord)> = (0..)
+            .zip(partitions.map(|(broker_id, start)| PartitionRecord { start, ..new_partition(*broker_id) }))
+            .collect();
         let name = &new.name;
         let result = self.write_pages_and_commit(name, &record, &places, (&marker, begun.revision), Test::Absent).await;
         match result {
@@ -149,16 +155,16 @@ impl<S: Store> Topics<S> {
         &self,
         name: &TopicName,
         record: &TopicRecord,
-        places: &[(u32, u32)],
+        places: &[(u32, PartitionRecord)],
         (marker, begun): (&str, Revision),
         test: Test,
     ) -> Result<(), TopicError> {
         let topic = self.keys.key(&Key::Topic(name.clone()));
         for page in places.chunks(TXN_PAGE) {
             let mut txn = Txn::new().when(marker, Test::Modified(begun)).when(&topic, test.clone());
-            for (partition, broker_id) in page {
+            for (partition, place) in page {
                 let key = self.keys.key(&Key::Partition(record.topic_id, *partition));
-                txn = txn.put(key, new_partition(*broker_id).to_bytes());
+                txn = txn.put(key, place.to_bytes());
             }
             if !self.store.commit(txn).await?.succeeded {
                 return Err(TopicError::Swept);
@@ -204,7 +210,8 @@ impl<S: Store> Topics<S> {
         if !begun.succeeded {
             return Err(TopicError::Busy { key: marker });
         }
-        let places: Vec<(u32, u32)> = (from..).zip(places.iter().copied()).collect();
+        let places: Vec<(u32, PartitionRecord)> =
+            (from..).zip(places.iter().map(|broker_id| new_partition(*broker_id))).collect();
         let unchanged = Test::Modified(old.revision);
         match self.write_pages_and_commit(name, &record, &places, (&marker, begun.revision), unchanged).await {
             Ok(()) => Ok(record),

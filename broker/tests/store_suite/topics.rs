@@ -33,6 +33,7 @@ fn new_topic(topic: &str, id: u8, partitions: u32) -> NewTopic {
         topic_id: TopicId([id; 16]),
         config: TopicConfig::default(),
         places: (0..partitions).map(|partition| 1 + partition % 2).collect(),
+        starts: Vec::new(),
     }
 }
 

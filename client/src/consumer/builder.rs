@@ -28,6 +28,8 @@ pub(crate) struct ConsumerSettings {
     pub(crate) refresh: Duration,
     /// Whether a position beyond the end is an error whatever `out_of_range` says.
     pub(crate) fails_above_end: bool,
+    /// Whether compressed sets are handed out as they lie.
+    pub(crate) whole_sets: bool,
 }
 
 /// A topic asked for; `partition` and `start` if they were named.
@@ -50,6 +52,7 @@ impl Default for ConsumerSettings {
             until_end: false,
             refresh: Duration::from_secs(30),
             fails_above_end: false,
+            whole_sets: false,
         }
     }
 }
@@ -113,6 +116,13 @@ impl ConsumerBuilder {
     /// Ends the stream at the ends that the partitions have when the consumer is built, however busy the topic is.
     pub fn until_end(mut self, yes: bool) -> Self {
         self.settings.until_end = yes;
+        self
+    }
+
+    /// Hands compressed sets out as they lie, each as one message whose value is the set: for programs that copy logs as
+    /// they are.
+    pub fn whole_sets(mut self) -> Self {
+        self.settings.whole_sets = true;
         self
     }
 

@@ -273,6 +273,7 @@ impl<'a> Fetching<'a> {
     fn hand_on(&mut self, partition: usize) {
         let Some(stream) = self.lane.streams.get_mut(&partition) else { return };
         let (from, epoch) = (stream.order.from, stream.order.epoch);
+        let whole_sets = self.lane.shared.settings.whole_sets;
         let Some(run) = stream.joiner.as_mut().and_then(Joiner::take_run) else { return };
         stream.order.failures = 0;
         let mut state = self.lane.shared.state();
@@ -282,7 +283,7 @@ impl<'a> Fetching<'a> {
             return;
         }
         at.visible_end = stream.visible_end;
-        let piece = Piece::new(at.source.clone(), run.bytes, run.position, from);
+        let piece = Piece::new(at.source.clone(), run.bytes, run.position, from, whole_sets);
         let generation = at.generation;
         state.push(partition, Item::Piece { piece, charge: run.charge, epoch, generation });
     }

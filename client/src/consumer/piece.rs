@@ -28,6 +28,8 @@ pub(super) struct Piece {
     position: u64,
     offset: usize,
     from: From,
+    /// Whether compressed sets are handed out as they lie.
+    whole_sets: bool,
     inside: Option<Inside>,
 }
 
@@ -56,8 +58,8 @@ pub(super) enum Step {
 }
 
 impl Piece {
-    pub(super) fn new(source: Arc<Source>, bytes: Bytes, position: u64, from: From) -> Self {
-        Self { source, bytes, position, offset: 0, from, inside: None }
+    pub(super) fn new(source: Arc<Source>, bytes: Bytes, position: u64, from: From, whole_sets: bool) -> Self {
+        Self { source, bytes, position, offset: 0, from, whole_sets, inside: None }
     }
 
     /// The log position behind the last message.
@@ -83,18 +85,14 @@ impl Piece {
             match codec {
                 Codec::Plain if id >= self.from.position => {
                     let timestamp_ms = message.timestamp_ms();
-                    let view = self.bytes.slice(self.offset..self.offset + bytes);
-                    self.offset += bytes;
-                    return Some(Step::Message(ConsumedMessage {
-                        source: self.source.clone(),
-                        bytes: view,
-                        position: id,
-                        next_position: id + bytes as u64,
-                        timestamp_ms,
-                    }));
+                    return Some(self.hand_out(id, bytes, timestamp_ms));
                 }
                 Codec::Plain | Codec::Gap => self.offset += bytes,
                 _ if id + bytes as u64 <= self.from.position => self.offset += bytes,
+                _ if self.whole_sets => {
+                    let timestamp_ms = message.timestamp_ms();
+                    return Some(self.hand_out(id, bytes, timestamp_ms));
+                }
                 _ => {
                     let unpacked = self.unpack(&message, id);
                     self.offset += bytes;
@@ -105,6 +103,20 @@ impl Piece {
                 }
             }
         }
+    }
+
+    /// The message at the offset, as it lies.
+    #[inline]
+    fn hand_out(&mut self, id: u64, bytes: usize, timestamp_ms: i64) -> Step {
+        let view = self.bytes.slice(self.offset..self.offset + bytes);
+        self.offset += bytes;
+        Step::Message(ConsumedMessage {
+            source: self.source.clone(),
+            bytes: view,
+            position: id,
+            next_position: id + bytes as u64,
+            timestamp_ms,
+        })
     }
 
     fn unpack(&self, message: &Message<'_>, wrapper: u64) -> Result<Inside, String> {
@@ -206,7 +218,7 @@ mod tests {
         for from in 0..4 {
             let position = expected[from].0;
             let from_position = From { position, time_ms: None };
-            let mut piece = Piece::new(source(), log.clone().into(), 100, from_position);
+            let mut piece = Piece::new(source(), log.clone().into(), 100, from_position, false);
             assert_eq!(numbers(&mut piece), expected[from..]);
             assert_eq!(piece.end(), end + 25);
         }
@@ -216,9 +228,29 @@ mod tests {
     fn a_start_by_time_skips_what_is_older_inside_the_wrapper_it_found_only() {
         let mut log = wrapper::wrap(Codec::StoredSet, &set(&["a", "b", "c"], 10), true).unwrap().to_vec();
         log.extend_from_slice(&wrapper::wrap(Codec::StoredSet, &set(&["old", "d"], 5), true).unwrap());
-        let mut piece = Piece::new(source(), log.into(), 0, From { position: 0, time_ms: Some(11) });
+        let mut piece = Piece::new(source(), log.into(), 0, From { position: 0, time_ms: Some(11) }, false);
         let values: Vec<String> = numbers(&mut piece).into_iter().map(|(.., value)| value).collect();
         assert_eq!(values, ["b", "c", "old", "d"]);
+    }
+
+    #[test]
+    fn a_program_that_asks_for_whole_sets_gets_the_log_as_it_lies() {
+        let mut log = set(&["a"], 1).to_vec();
+        let wrapper_at = log.len() as u64;
+        log.extend_from_slice(&wrapper::wrap(Codec::StoredSet, &set(&["b", "c"], 2), true).unwrap());
+        log.extend_from_slice(&set(&["d", "e"], 3));
+        for (from, first) in [(0, 0), (wrapper_at, wrapper_at), (wrapper_at + 1, wrapper_at)] {
+            let from = From { position: from, time_ms: None };
+            let mut piece = Piece::new(source(), log.clone().into(), 0, from, true);
+            let (mut bytes, mut next) = (Vec::new(), first);
+            while let Some(step) = piece.next() {
+                let Step::Message(message) = step else { panic!("{step:?}") };
+                assert_eq!(message.position(), next);
+                next = message.next_position();
+                bytes.extend_from_slice(message.frame());
+            }
+            assert_eq!(bytes, log[first as usize..]);
+        }
     }
 
     #[test]
@@ -230,7 +262,7 @@ mod tests {
         damaged[24] ^= 1;
         let mut log = wrapper::wrap(Codec::StoredSet, &damaged, true).unwrap().to_vec();
         log.extend_from_slice(&set(&["good"], 0));
-        let mut piece = Piece::new(source(), log.into(), 0, From::default());
+        let mut piece = Piece::new(source(), log.into(), 0, From::default(), false);
         assert!(matches!(piece.next(), Some(Step::Bad)));
         assert!(matches!(piece.next(), Some(Step::Message(message)) if message.value() == Some(b"good")));
         assert!(piece.next().is_none());

@@ -198,6 +198,12 @@ impl GroupConsumerBuilder {
         self
     }
 
+    /// See [`ConsumerBuilder::whole_sets`](crate::ConsumerBuilder::whole_sets).
+    pub fn whole_sets(mut self) -> Self {
+        self.settings.consumer.whole_sets = true;
+        self
+    }
+
     /// Makes the member. It joins in the background, and goes on trying when no broker answers; the stream tells.
     ///
     /// # Errors

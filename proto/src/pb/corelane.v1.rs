@@ -171,6 +171,9 @@ pub struct CreateTopicRequest {
     /// an existing topic is success, unless its partition count is another
     #[prost(bool, tag = "4")]
     pub if_not_exists: bool,
+    /// where each partition's log begins; none: at 0
+    #[prost(uint64, repeated, tag = "5")]
+    pub starts: ::prost::alloc::vec::Vec<u64>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct CreateTopicResponse {

@@ -213,6 +213,7 @@ impl<'a> Writer<'a> {
                 partitions: self.random.u32(1..4),
                 config: Some(self.config()),
                 if_not_exists: self.random.bool(),
+                starts: (0..self.random.usize(..4)).map(|_| [0, 1, 4095, u64::MAX][self.random.usize(..4)]).collect(),
             }
             .encode_to_vec(),
             Method::AlterTopic => pb::AlterTopicRequest { name, config: Some(self.config()) }.encode_to_vec(),
