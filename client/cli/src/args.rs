@@ -13,6 +13,7 @@ use crate::consume::ConsumeArgs;
 use crate::error::CliError;
 use crate::group::GroupCommand;
 use crate::log::LogCommand;
+use crate::mirror::MirrorArgs;
 use crate::parse::duration::parse_timeout;
 use crate::produce::ProduceArgs;
 use crate::registry::RegistryCommand;
@@ -31,6 +32,7 @@ Examples:
   corelane consume access-log --from -1h --exit-at-end
   corelane consume access-log --group indexer
   corelane group describe indexer
+  corelane mirror --from eu-1:9400 --to us-1:9400 --topics 'orders|payments' --group to-us
   corelane --broker broker-1:9400,broker-2:9400 cluster describe
   corelane log verify /var/lib/corelane
 
@@ -83,6 +85,8 @@ pub(crate) enum Command {
     /// List, describe, reset, delete and verify groups of consumers
     #[command(subcommand)]
     Group(GroupCommand),
+    /// Copy topics to another cluster as they grow
+    Mirror(Box<MirrorArgs>),
     /// Look at the cluster
     #[command(subcommand)]
     Cluster(ClusterCommand),
@@ -115,8 +119,13 @@ fn brokers_default() -> Vec<String> {
 impl Shared {
     /// Connects to the first broker that answers within the time-out.
     pub(crate) async fn connect(&self) -> Result<Client, CliError> {
+        self.connect_to(&self.broker.join(",")).await
+    }
+
+    /// The same, for a cluster that another option names.
+    pub(crate) async fn connect_to(&self, brokers: &str) -> Result<Client, CliError> {
         let client = Client::builder()
-            .bootstrap(self.broker.join(","))
+            .bootstrap(brokers)
             .client_name("corelane")
             .connect_timeout(self.timeout)
             .request_timeout(self.timeout)

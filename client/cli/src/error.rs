@@ -61,6 +61,9 @@ pub(crate) enum CliError {
     /// A consumer stopped for good.
     #[error("{0}")]
     Consume(String),
+    /// A mirror cannot go on, or the two sides differ.
+    #[error("{0}")]
+    Mirror(String),
     /// Files of a data directory are damaged; the report has told which.
     #[error("{0}")]
     Damage(String),

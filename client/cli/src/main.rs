@@ -16,6 +16,7 @@ mod consume;
 mod error;
 mod group;
 mod log;
+mod mirror;
 mod output;
 mod parse;
 mod produce;
@@ -55,6 +56,7 @@ async fn run(cli: Cli) -> Result<(), CliError> {
         Command::Topic(command) => topic::run(shared, command).await,
         Command::Produce(args) => produce::run(shared, *args).await,
         Command::Consume(args) => consume::run(shared, *args).await,
+        Command::Mirror(args) => mirror::run(shared, *args).await,
         Command::Group(command) => group::run(shared, command).await,
         Command::Cluster(command) => cluster::run(shared, &command).await,
         Command::Broker(command) => broker::run(shared, &command).await,

@@ -268,7 +268,7 @@ fn now_ms() -> i64 {
 }
 
 /// Polls a future once.
-pub(super) async fn poll_once<F: Future>(future: F) -> Poll<F::Output> {
+pub(crate) async fn poll_once<F: Future>(future: F) -> Poll<F::Output> {
     let mut future = pin!(future);
     poll_fn(|context| Poll::Ready(future.as_mut().poll(context))).await
 }

@@ -115,8 +115,9 @@ impl FromStr for Header {
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub(crate) enum CompressionArg {
+    #[default]
     None,
     Lz4,
     Zstd,

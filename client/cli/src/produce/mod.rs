@@ -22,7 +22,7 @@ use crate::args::Shared;
 use crate::error::CliError;
 use crate::signals::{Interruption, Signals};
 
-pub(crate) use args::ProduceArgs;
+pub(crate) use args::{CompressionArg, ProduceArgs};
 use lines::{Block, lines_of, read_blocks};
 use summary::{Progress, Summary};
 

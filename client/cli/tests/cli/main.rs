@@ -5,6 +5,7 @@ mod groups;
 mod interrupted;
 mod lines;
 mod logs;
+mod mirror;
 mod running;
 mod terminal;
 mod topics;

@@ -1,0 +1,84 @@
+//! Where a mirrored message comes from, as a header that it carries: `corelane-origin: CLUSTER/TOPIC/PARTITION/EPOCH/POSITION`.
+//! Each mirror on its way adds one, so that a message is never taken back to a cluster that it has been in. Pure.
+
+use corelane_client::ConsumedMessage;
+
+/// The header's name.
+pub(super) const HEADER: &str = "corelane-origin";
+/// The most bytes that a header of this name adds to a message: ids of clusters and names of topics are bounded.
+pub(super) const HEADER_BYTES_MAX: u32 = 512;
+
+/// One step of a message's way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Origin<'a> {
+    pub(super) cluster: &'a str,
+    pub(super) topic: &'a str,
+    pub(super) partition: u32,
+    pub(super) epoch: u32,
+    pub(super) position: u64,
+}
+
+impl Origin<'_> {
+    /// Writes the header's value over what `text` holds.
+    pub(super) fn write(&self, text: &mut String) {
+        use std::fmt::Write;
+        text.clear();
+        let Origin { cluster, topic, partition, epoch, position } = self;
+        write!(text, "{cluster}/{topic}/{partition}/{epoch}/{position}").expect("a string takes what is written");
+    }
+}
+
+impl<'a> Origin<'a> {
+    /// Reads a header's value; `None`: it was not written by a mirror.
+    pub(super) fn read(value: &'a [u8]) -> Option<Self> {
+        let mut parts = std::str::from_utf8(value).ok()?.split('/');
+        let origin = Self {
+            cluster: parts.next()?,
+            topic: parts.next()?,
+            partition: parts.next()?.parse().ok()?,
+            epoch: parts.next()?.parse().ok()?,
+            position: parts.next()?.parse().ok()?,
+        };
+        parts.next().is_none().then_some(origin)
+    }
+}
+
+/// The steps of a message's way so far, the first one first.
+pub(super) fn way(message: &ConsumedMessage) -> impl Iterator<Item = Origin<'_>> {
+    message.headers().filter(|(name, _)| *name == HEADER).filter_map(|(_, value)| Origin::read(value?))
+}
+
+/// Whether a mirror from `source` to `target` leaves a message out: it has been in the target, or in this very topic before,
+/// which an exact mirror, that adds no step, can have brought it back to.
+pub(super) fn is_back(message: &ConsumedMessage, source: &str, target: &str) -> bool {
+    way(message).any(|step| step.cluster == target || (step.cluster == source && step.topic == message.topic()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read_back_and_anything_else_is_not_an_origin() {
+        let origin = Origin { cluster: "c-1", topic: "a.b_c-d", partition: 7, epoch: 2, position: u64::MAX };
+        let mut text = "of before".to_owned();
+        origin.write(&mut text);
+        assert_eq!(text, "c-1/a.b_c-d/7/2/18446744073709551615");
+        assert_eq!(Origin::read(text.as_bytes()), Some(origin));
+        for other in ["", "c/t/0/1", "c/t/0/1/2/3", "c/t/x/1/2", "c/t/0/1/-2"] {
+            assert_eq!(Origin::read(other.as_bytes()), None, "{other}");
+        }
+        assert_eq!(Origin::read(&[0xff, b'/']), None);
+    }
+
+    #[test]
+    fn the_longest_origin_fits_its_bound() {
+        let (cluster, topic) = ("c".repeat(200), "t".repeat(200));
+        let origin =
+            Origin { cluster: &cluster, topic: &topic, partition: u32::MAX, epoch: u32::MAX, position: u64::MAX };
+        let mut text = String::new();
+        origin.write(&mut text);
+        // A header's own lengths take 6 bytes.
+        assert!(6 + HEADER.len() + text.len() <= HEADER_BYTES_MAX as usize, "{}", text.len());
+    }
+}

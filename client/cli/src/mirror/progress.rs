@@ -1,0 +1,198 @@
+//! How far a mirror is: a line that is redrawn on a terminal, else a line now and then (JSON on standard output with
+//! `--json`), a file of metrics, and the summary at the end.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde::Serialize;
+
+use crate::error::CliError;
+use crate::output::print_json;
+use crate::parse::size::format_size;
+
+/// How often a terminal is redrawn and the file of metrics is written.
+const OFTEN: Duration = Duration::from_secs(1);
+
+/// What was done since the command began.
+#[derive(Debug, Clone, Default, Serialize)]
+pub(super) struct Counts {
+    /// Messages that were handed to the target.
+    pub(super) messages: u64,
+    /// Their bytes in the source.
+    pub(super) bytes: u64,
+    /// Messages that were not copied since they had been in the target's cluster, or come from elsewhere.
+    pub(super) skipped: u64,
+    /// Messages of the source that are damaged.
+    pub(super) damaged: u64,
+    /// Times that something failed and was tried again.
+    pub(super) errors: u64,
+    /// Handed over and not acknowledged yet.
+    pub(super) on_their_way: u64,
+    /// Source partitions that this process copies.
+    pub(super) partitions: u64,
+    /// How far these are behind the source.
+    pub(super) lag_bytes: u64,
+    seconds: f64,
+    /// Whether this is the summary at the end.
+    done: bool,
+}
+
+/// See the head of this file.
+pub(super) struct Progress {
+    pub(super) counts: Counts,
+    started: Instant,
+    bar: ProgressBar,
+    json: bool,
+    interval: Duration,
+    metrics: Option<PathBuf>,
+    next: Instant,
+    next_line: Instant,
+    line_before: (Instant, u64),
+}
+
+impl Progress {
+    pub(super) fn start(json: bool, interval: Duration, metrics: Option<PathBuf>) -> Self {
+        let style = ProgressStyle::with_template("{spinner} {msg}").expect("a constant template is valid");
+        let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr()).with_style(style);
+        let now = Instant::now();
+        Self {
+            counts: Counts::default(),
+            started: now,
+            bar,
+            json,
+            interval,
+            metrics,
+            next: now + OFTEN,
+            next_line: now + interval,
+            line_before: (now, 0),
+        }
+    }
+
+    /// Whether it is time to [`tell`](Self::tell).
+    pub(super) fn is_due(&self, now: Instant) -> bool {
+        now >= self.next
+    }
+
+    /// Until it is.
+    pub(super) fn wait(&self, now: Instant) -> Duration {
+        self.next.saturating_duration_since(now)
+    }
+
+    /// Tells what the counts say now, wherever it is wanted.
+    pub(super) fn tell(&mut self, now: Instant) -> Result<(), CliError> {
+        self.next = now + OFTEN;
+        self.counts.seconds = now.duration_since(self.started).as_secs_f64();
+        self.write_metrics();
+        self.bar.set_message(self.line(now));
+        self.bar.tick();
+        if now < self.next_line {
+            return Ok(());
+        }
+        self.next_line = now + self.interval;
+        if self.json {
+            print_json(&self.counts)?;
+        } else if !std::io::stderr().is_terminal() {
+            eprintln!("{}", self.line(now));
+        }
+        self.line_before = (now, self.counts.bytes);
+        Ok(())
+    }
+
+    /// The summary.
+    pub(super) fn finish(mut self) -> Result<(), CliError> {
+        self.bar.finish_and_clear();
+        self.counts.seconds = self.started.elapsed().as_secs_f64();
+        self.counts.done = true;
+        self.write_metrics();
+        if self.json {
+            return print_json(&self.counts);
+        }
+        let Counts { messages, bytes, skipped, damaged, on_their_way, seconds, .. } = &self.counts;
+        let mut sentence = format!("{messages} messages copied ({}) in {seconds:.1} s", format_size(*bytes));
+        for (count, what) in [
+            (skipped, "skipped"),
+            (damaged, "damaged in the source"),
+            (on_their_way, "not acknowledged, to be copied again"),
+        ] {
+            if *count > 0 {
+                write!(sentence, ", {count} {what}").expect("a string takes what is written");
+            }
+        }
+        eprintln!("{sentence}");
+        Ok(())
+    }
+
+    fn line(&self, now: Instant) -> String {
+        let (since, bytes) = self.line_before;
+        let seconds = now.duration_since(since).as_secs_f64().max(0.001);
+        let per_s = (self.counts.bytes - bytes) as f64 / seconds;
+        format!(
+            "{} messages, {} ({}/s), {} on their way, {} partitions, {} behind",
+            self.counts.messages,
+            format_size(self.counts.bytes),
+            format_size(per_s as u64),
+            self.counts.on_their_way,
+            self.counts.partitions,
+            format_size(self.counts.lag_bytes),
+        )
+    }
+
+    /// A file of metrics that cannot be written is told once, and holds nothing up.
+    fn write_metrics(&mut self) {
+        let Some(path) = &self.metrics else { return };
+        if let Err(error) = write_whole(path, &metrics(&self.counts)) {
+            eprintln!("corelane: {}: {error}; no metrics are written any more", path.display());
+            self.metrics = None;
+        }
+    }
+}
+
+/// Written beside and renamed, so that nobody reads half of it.
+fn write_whole(path: &Path, text: &str) -> std::io::Result<()> {
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(".tmp");
+    fs::write(&beside, text)?;
+    fs::rename(&beside, path)
+}
+
+/// The text format of Prometheus.
+fn metrics(counts: &Counts) -> String {
+    let mut text = String::new();
+    for (name, kind, help, value) in [
+        ("messages_total", "counter", "Messages handed to the target", counts.messages),
+        ("bytes_total", "counter", "Bytes of these messages in the source", counts.bytes),
+        ("skipped_total", "counter", "Messages not copied for where they come from", counts.skipped),
+        ("damaged_total", "counter", "Damaged messages met in the source", counts.damaged),
+        ("errors_total", "counter", "Failures that were tried again", counts.errors),
+        ("on_their_way", "gauge", "Messages not acknowledged yet", counts.on_their_way),
+        ("partitions", "gauge", "Source partitions that this process copies", counts.partitions),
+        ("lag_bytes", "gauge", "Bytes that these are behind the source", counts.lag_bytes),
+    ] {
+        let name = format!("corelane_mirror_{name}");
+        write!(text, "# HELP {name} {help}\n# TYPE {name} {kind}\n{name} {value}\n").expect("a string takes it");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn metrics_are_written_whole_in_prometheus_text_format() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("mirror.prom");
+        let mut progress = Progress::start(false, Duration::from_hours(1), Some(path.clone()));
+        progress.counts.messages = 42;
+        progress.tell(Instant::now()).unwrap();
+        let text = fs::read_to_string(&path).unwrap();
+        let expected = "# HELP corelane_mirror_messages_total Messages handed to the target\n\
+                        # TYPE corelane_mirror_messages_total counter\ncorelane_mirror_messages_total 42\n";
+        assert!(text.starts_with(expected), "{text}");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "nothing is left beside it");
+    }
+}
