@@ -11,6 +11,7 @@ use crate::broker::BrokerCommand;
 use crate::cluster::ClusterCommand;
 use crate::consume::ConsumeArgs;
 use crate::error::CliError;
+use crate::export::{ExportArgs, ImportArgs};
 use crate::group::GroupCommand;
 use crate::log::LogCommand;
 use crate::mirror::MirrorArgs;
@@ -33,6 +34,7 @@ Examples:
   corelane consume access-log --group indexer
   corelane group describe indexer
   corelane mirror --from eu-1:9400 --to us-1:9400 --topics 'orders|payments' --group to-us
+  corelane export page-views --to /warehouse/page-views --format parquet
   corelane --broker broker-1:9400,broker-2:9400 cluster describe
   corelane log verify /var/lib/corelane
 
@@ -87,6 +89,10 @@ pub(crate) enum Command {
     Group(GroupCommand),
     /// Copy topics to another cluster as they grow
     Mirror(Box<MirrorArgs>),
+    /// Write what came since the last time to files, for a warehouse
+    Export(Box<ExportArgs>),
+    /// Publish the messages of exported files
+    Import(ImportArgs),
     /// Look at the cluster
     #[command(subcommand)]
     Cluster(ClusterCommand),

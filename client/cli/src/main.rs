@@ -14,6 +14,7 @@ mod broker;
 mod cluster;
 mod consume;
 mod error;
+mod export;
 mod group;
 mod log;
 mod mirror;
@@ -56,6 +57,8 @@ async fn run(cli: Cli) -> Result<(), CliError> {
         Command::Topic(command) => topic::run(shared, command).await,
         Command::Produce(args) => produce::run(shared, *args).await,
         Command::Consume(args) => consume::run(shared, *args).await,
+        Command::Export(args) => export::export(shared, *args).await,
+        Command::Import(args) => export::import(shared, args).await,
         Command::Mirror(args) => mirror::run(shared, *args).await,
         Command::Group(command) => group::run(shared, command).await,
         Command::Cluster(command) => cluster::run(shared, &command).await,

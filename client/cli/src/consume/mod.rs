@@ -16,6 +16,7 @@ use crate::error::CliError;
 use crate::signals::{Interruption, Signals};
 
 pub(crate) use args::ConsumeArgs;
+pub(crate) use format::{Format, Shown};
 pub(crate) use job::poll_once;
 use job::{End, Job};
 use sink::Sink;

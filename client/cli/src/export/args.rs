@@ -1,0 +1,120 @@
+//! The arguments of `export` and `import`.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+
+use crate::parse::place::{Moment, Place, parse_moment, parse_place};
+use crate::parse::size::parse_size;
+use crate::produce::CompressionArg;
+
+/// How messages are written to files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum FileFormat {
+    /// Apache Parquet: columns topic, partition, position, timestamp, key, headers, value
+    Parquet,
+    /// A JSON object a line, as `consume --format json` prints it
+    Jsonl,
+    /// The log's own bytes, compressed sets as they are
+    Raw,
+}
+
+impl FileFormat {
+    /// The end of its files' names.
+    pub(crate) fn extension(self) -> &'static str {
+        match self {
+            FileFormat::Parquet => "parquet",
+            FileFormat::Jsonl => "jsonl",
+            FileFormat::Raw => "raw",
+        }
+    }
+}
+
+/// Into which directories files are sorted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum PartitionBy {
+    /// date=YYYY-MM-DD (UTC), by the time of a file's first message; a later day begins a new file
+    Time,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Writes what the topic holds beyond the newest files in the directory, up to the ends that it has now, and ends. So it is \
+run again and again, by cron for example: each run goes on where the files end, and where there are none it begins at the \
+earliest message.
+
+A file appears when it is whole and on stable storage, under a name that says what it begins with: \
+TOPIC-PARTITION-EPOCH-POSITION. A run that is killed leaves nothing that counts; of two runs at the same time each message \
+is still in one file only. What has been written may be moved elsewhere, but for the newest file of each partition.
+
+Parquet columns: topic string, partition int32, position int64, timestamp (milliseconds, UTC), key binary, headers list of \
+(name string, value binary), value binary; null where a message has no key or no value.
+
+Examples:
+  corelane export page-views --to /warehouse/page-views --format parquet
+  corelane export page-views --to /warehouse/page-views --format parquet --partition-by time
+  corelane export page-views --to /backup --format raw --group backup
+  corelane export page-views --to /tmp/july --format jsonl --from 2026-07-01 --until 2026-08-01")]
+pub(crate) struct ExportArgs {
+    /// The topic
+    pub(super) topic: String,
+
+    /// The directory; it is made if need be
+    #[arg(long, value_name = "DIR")]
+    pub(super) to: PathBuf,
+
+    /// How messages are written
+    #[arg(long, value_name = "FORMAT", value_enum, default_value = "parquet")]
+    pub(super) format: FileFormat,
+
+    /// Where to begin in a partition of which the directory has nothing yet
+    #[arg(
+        long,
+        value_name = "earliest|latest|POSITION|TIME|-1h",
+        default_value = "earliest",
+        allow_hyphen_values = true,
+        value_parser = parse_place
+    )]
+    pub(super) from: Place,
+
+    /// Stop each partition at its first message of this time or later [default: at the end that it has now]
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true, value_parser = parse_moment)]
+    pub(super) until: Option<Moment>,
+
+    /// A group that keeps how far the files go, for `corelane group describe` and its lag; no member may be in it. Where
+    /// the directory has nothing yet, it says where to begin
+    #[arg(long, value_name = "GROUP")]
+    pub(super) group: Option<String>,
+
+    /// Sort files into directories
+    #[arg(long, value_name = "WHAT", value_enum)]
+    pub(super) partition_by: Option<PartitionBy>,
+
+    /// Begin a new file after about so many bytes of messages
+    #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = parse_size)]
+    pub(super) file_bytes: u64,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Publishes the messages of every file in the directory, partition by partition, in their order; with their keys, headers and \
+times. Each goes to the partition that it came from if the topic has as many, else where its key belongs. Files of the raw \
+format are published set by set, as they are.
+
+Nothing keeps what was imported already: a second run publishes everything again.
+
+Examples:
+  corelane import /warehouse/page-views --topic page-views-again
+  corelane import /backup --topic restored --compression zstd")]
+pub(crate) struct ImportArgs {
+    /// The directory that `export` has written
+    pub(super) directory: PathBuf,
+
+    /// The topic to publish to; it must exist
+    #[arg(long, value_name = "TOPIC")]
+    pub(super) topic: String,
+
+    /// How sets are compressed; those of raw files stay as they are
+    #[arg(long, value_name = "CODEC", value_enum, default_value_t)]
+    pub(super) compression: CompressionArg,
+}

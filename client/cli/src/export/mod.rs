@@ -1,0 +1,123 @@
+//! `corelane export` and `corelane import`: a topic as files for a warehouse, and back. This file goes through the
+//! partitions and tells how it went; a partition's files are made in load.rs.
+
+mod args;
+mod columns;
+mod file;
+mod group;
+mod import;
+mod load;
+mod names;
+mod record;
+mod whole;
+
+use std::fmt::Write;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde::Serialize;
+
+use crate::args::Shared;
+use crate::error::CliError;
+use crate::output::print_json;
+use crate::parse::size::format_size;
+use crate::signals::Signals;
+
+pub(crate) use args::{ExportArgs, ImportArgs};
+use group::Group;
+use load::Load;
+
+/// What a run has done.
+#[derive(Debug, Default, Serialize)]
+struct Summary {
+    topic: String,
+    files: u64,
+    messages: u64,
+    /// Bytes of these messages in the log.
+    bytes: u64,
+    /// Bytes that retention had taken before they were exported.
+    missed_bytes: u64,
+    /// Damaged messages that were left out.
+    damaged: u64,
+    seconds: f64,
+}
+
+impl Summary {
+    fn sentence(&self) -> String {
+        let Self { topic, files, messages, bytes, missed_bytes, damaged, seconds } = self;
+        let mut sentence =
+            format!("{topic}: {messages} messages ({}) in {files} files, {seconds:.1} s", format_size(*bytes));
+        if *missed_bytes > 0 {
+            let missed = format_size(*missed_bytes);
+            write!(sentence, ", {missed} had been taken by retention before").expect("a string takes what is written");
+        }
+        if *damaged > 0 {
+            write!(sentence, ", {damaged} damaged messages left out").expect("a string takes what is written");
+        }
+        sentence
+    }
+}
+
+pub(crate) async fn export(shared: &Shared, args: ExportArgs) -> Result<(), CliError> {
+    let mut signals = Signals::listen().map_err(|cause| CliError::System { what: "signals", cause })?;
+    let mut summary = Summary { topic: args.topic.clone(), ..Summary::default() };
+    let started = Instant::now();
+    let result = tokio::select! {
+        result = all(shared, &args, &mut summary) => result,
+        // A file that is not whole does not count, so nothing need be waited for.
+        interruption = signals.next() => Err(CliError::Interrupted(interruption)),
+    };
+    summary.seconds = started.elapsed().as_secs_f64();
+    if shared.json {
+        print_json(&summary)?;
+    } else {
+        eprintln!("{}", summary.sentence());
+    }
+    result?;
+    match summary.damaged {
+        0 => Ok(()),
+        damaged => {
+            Err(CliError::Consume(format!("the files are not complete: {damaged} damaged messages were left out")))
+        }
+    }
+}
+
+/// Exports partition by partition.
+async fn all(shared: &Shared, args: &ExportArgs, summary: &mut Summary) -> Result<(), CliError> {
+    let failed = |cause| CliError::File { path: args.to.clone(), cause };
+    let client = shared.connect().await?;
+    let topic = client.admin().describe_topic(&args.topic).await?;
+    whole::make_directory(&args.to).map_err(failed)?;
+    whole::clean(&args.to).map_err(failed)?;
+    let group = match &args.group {
+        Some(name) => Some(Group::look_up(&client, name, &topic.topic).await?),
+        None => None,
+    };
+    let bar = bar();
+    let mut loads = Vec::new();
+    for partition in &topic.topic.partitions {
+        let load = Load::new(&client, args, partition, group.as_ref()).await?;
+        bar.inc_length(load.bytes());
+        loads.push(load);
+    }
+    for load in loads {
+        load.run(summary, &bar).await?;
+    }
+    bar.finish_and_clear();
+    Ok(())
+}
+
+fn bar() -> ProgressBar {
+    let template = "{bar:30} {binary_bytes} of {binary_total_bytes} ({binary_bytes_per_sec}), {eta} to go";
+    let style = ProgressStyle::with_template(template).expect("a constant template is valid");
+    ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr()).with_style(style)
+}
+
+pub(crate) async fn import(shared: &Shared, args: ImportArgs) -> Result<(), CliError> {
+    import::run(shared, &args).await
+}
+
+fn now_ms() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,101 @@
+//! The names of exported files, and where the next one begins. A name says what its file begins with and nothing else, so of
+//! two files that begin with the same message only one can exist, however far they go. Pure, but for the walk.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::args::FileFormat;
+
+/// What a file begins with: epochs first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct First {
+    pub(super) epoch: u32,
+    pub(super) position: u64,
+}
+
+/// The files of a topic's partition, by what they begin with.
+pub(super) type Files = BTreeMap<First, PathBuf>;
+
+/// `TOPIC-PARTITION-EPOCH-POSITION.EXTENSION`, so that names sort as their messages do.
+pub(super) fn name(topic: &str, partition: u32, first: First, format: FileFormat) -> String {
+    let First { epoch, position } = first;
+    format!("{topic}-{partition:05}-{epoch:08}-{position:020}.{}", format.extension())
+}
+
+/// Takes a name apart: topic, partition, first message.
+pub(super) fn parse(name: &str, format: FileFormat) -> Option<(&str, u32, First)> {
+    let stem = name.strip_suffix(format.extension())?.strip_suffix('.')?;
+    let mut parts = stem.rsplitn(4, '-');
+    let mut number = |digits: usize| {
+        let part = parts.next()?;
+        (part.len() >= digits && part.bytes().all(|byte| byte.is_ascii_digit())).then_some(part)
+    };
+    let position = number(20)?.parse().ok()?;
+    let epoch = number(8)?.parse().ok()?;
+    let partition = number(5)?.parse().ok()?;
+    Some((parts.next()?, partition, First { epoch, position }))
+}
+
+/// All exported files of a format in a directory and in its `date=` directories, by topic and partition.
+pub(super) fn find(directory: &Path, format: FileFormat) -> io::Result<BTreeMap<(String, u32), Files>> {
+    let mut found: BTreeMap<(String, u32), Files> = BTreeMap::new();
+    let mut directories = vec![directory.to_owned()];
+    while let Some(directory) = directories.pop() {
+        for entry in std::fs::read_dir(&directory)? {
+            let entry = entry?;
+            let name = entry.file_name();
+            let Some(name) = name.to_str() else { continue };
+            if name.starts_with(DATE) && entry.file_type()?.is_dir() {
+                directories.push(entry.path());
+            } else if let Some((topic, partition, first)) = parse(name, format) {
+                found.entry((topic.to_owned(), partition)).or_default().insert(first, entry.path());
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// How the directories of a day begin.
+const DATE: &str = "date=";
+
+/// The directory of a day.
+pub(super) fn date_directory(day: i64) -> String {
+    let date = jiff::civil::date(1970, 1, 1).checked_add(jiff::Span::new().days(day.clamp(-700_000, 2_900_000)));
+    format!("{DATE}{}", date.expect("a day within the calendar"))
+}
+
+/// The day of a message's time, since 1970, UTC.
+pub(super) fn day_of(timestamp_ms: i64) -> i64 {
+    timestamp_ms.div_euclid(24 * 3_600_000)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_say_what_a_file_begins_with_and_sort_as_messages_do() {
+        let first = First { epoch: 2, position: 1_234_567 };
+        let text = name("page-views", 7, first, FileFormat::Parquet);
+        assert_eq!(text, "page-views-00007-00000002-00000000000001234567.parquet");
+        assert_eq!(parse(&text, FileFormat::Parquet), Some(("page-views", 7, first)));
+        assert_eq!(parse(&text, FileFormat::Raw), None);
+        let later = name("page-views", 7, First { epoch: 2, position: 20_000_000 }, FileFormat::Parquet);
+        let anew = name("page-views", 7, First { epoch: 3, position: 0 }, FileFormat::Parquet);
+        assert!(text < later && later < anew);
+        for other in ["notes.parquet", "t-1-2-3.parquet", "t-00001-00000001-0000000000000000000x.parquet", ".parquet"] {
+            assert_eq!(parse(other, FileFormat::Parquet), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn days_are_those_of_utc_and_no_time_is_beyond_them() {
+        assert_eq!(date_directory(day_of(1_782_864_000_000)), "date=2026-07-01");
+        assert_eq!(date_directory(day_of(1_782_863_999_999)), "date=2026-06-30");
+        assert_eq!(date_directory(day_of(-1)), "date=1969-12-31");
+        for extreme in [i64::MIN, i64::MAX] {
+            assert!(date_directory(day_of(extreme)).starts_with(DATE), "{extreme}");
+        }
+    }
+}

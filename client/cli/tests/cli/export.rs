@@ -1,0 +1,263 @@
+//! Files for a warehouse: what each run writes, that nothing is there twice or missing however it is killed, that other
+//! programs read the files, and that they come back.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use corelane_testkit::{Broker, TestDir, run, run_with_input, skip};
+
+use crate::running::Running;
+use crate::{DEADLINE, broker_with_topic, fails, json, numbers, ok, produce};
+
+fn export(broker: &Broker, to: &Path, args: &[&str]) -> serde_json::Value {
+    let mut command = broker.cli();
+    command.args(["--json", "export", "t", "--to"]).arg(to).args(args);
+    serde_json::from_slice(&run(&mut command, DEADLINE).success().stdout).expect("--json prints JSON")
+}
+
+/// All files below a directory, by name.
+fn files(directory: &Path) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    let mut directories = vec![directory.to_owned()];
+    while let Some(directory) = directories.pop() {
+        for entry in std::fs::read_dir(directory).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() { directories.push(path) } else { files.push(path) }
+        }
+    }
+    files.sort_by_key(|path| path.file_name().unwrap().to_owned());
+    files
+}
+
+/// The messages of a topic's partition as objects, without what depends on where they lie.
+fn messages(broker: &Broker, topic: &str, partition: &str) -> Vec<serde_json::Value> {
+    let args = ["consume", topic, "--partition", partition, "--exit-at-end", "--format", "json"];
+    let printed = String::from_utf8(ok(broker, &args)).unwrap();
+    let message = |line: &str| {
+        let mut message: serde_json::Value = serde_json::from_str(line).unwrap();
+        (message["topic"], message["position"]) = (serde_json::Value::Null, serde_json::Value::Null);
+        message
+    };
+    printed.lines().map(message).collect()
+}
+
+/// Messages of every kind in both partitions of `t`.
+fn publish_all_kinds(broker: &Broker) {
+    for partition in ["0", "1"] {
+        let to = ["--partition", partition];
+        produce(broker, &to, &numbers(0, 300));
+        produce(broker, &[&to[..], &["--key", "k", "--tombstone"]].concat(), b"\n");
+        let headers = ["--key", "", "--header", "a=b", "--header", "none", "--header", "a=c", "--compression", "zstd"];
+        produce(broker, &[&to[..], &headers].concat(), &[&b"\xff\x00\xfe\n"[..], &numbers(0, 50)].concat());
+    }
+}
+
+#[test]
+fn each_run_writes_what_came_since_and_all_comes_back_in_every_format() {
+    let broker = broker_with_topic(2);
+    for (index, format) in ["parquet", "jsonl", "raw"].into_iter().enumerate() {
+        let dir = TestDir::new("export");
+        let to = dir.join("made/for/it");
+        publish_all_kinds(&broker);
+        let first = export(&broker, &to, &["--format", format, "--group", format]);
+        assert_eq!(first["files"], 2, "{first}");
+        assert_eq!(export(&broker, &to, &["--format", format])["files"], 0);
+        let whole = files(&to).into_iter().map(|path| (std::fs::read(&path).unwrap(), path)).collect::<Vec<_>>();
+        publish_all_kinds(&broker);
+        let second = export(&broker, &to, &["--format", format, "--partition-by", "time", "--group", format]);
+        assert_eq!((&second["files"], &second["missed_bytes"], &second["damaged"]), (&2.into(), &0.into(), &0.into()));
+        assert!(files(&to).iter().any(|path| path.parent().unwrap().to_string_lossy().contains("/date=20")));
+        assert!(whole.iter().all(|(bytes, path)| std::fs::read(path).unwrap() == *bytes), "files never change");
+        let group = json(&broker, &["--json", "group", "describe", format]);
+        for partition in group["partitions"].as_array().unwrap() {
+            assert_eq!(partition["lag_bytes"], 0, "{group}");
+        }
+
+        let copy = format!("copy-{format}");
+        ok(&broker, &["topic", "create", &copy, "--partitions", "2"]);
+        let to = to.to_str().unwrap();
+        ok(&broker, &["import", to, "--topic", &copy]);
+        for partition in ["0", "1"] {
+            let published = messages(&broker, "t", partition);
+            assert_eq!(published.len(), (index + 1) * 2 * 352);
+            assert!(messages(&broker, &copy, partition) == published, "{format}/{partition}");
+        }
+        let message = fails(&broker, &["import", to, "--topic", "nowhere"]);
+        assert!(message.contains("no topic \"nowhere\""), "{message}");
+    }
+}
+
+#[test]
+fn runs_that_are_killed_and_others_beside_them_leave_each_message_in_one_file() {
+    let broker = broker_with_topic(2);
+    let dir = TestDir::new("export");
+    let seed = fastrand::u64(..);
+    println!("seed {seed}");
+    let mut random = fastrand::Rng::with_seed(seed);
+    let args = ["--format", "jsonl", "--file-bytes", "40KB"];
+    let start = || {
+        let mut command = broker.cli();
+        command.args(["export", "t", "--to"]).arg(dir.path()).args(args);
+        Running::start(&mut command)
+    };
+    for round in 0..6 {
+        for partition in ["0", "1"] {
+            produce(&broker, &["--partition", partition], &numbers(round * 5_000, (round + 1) * 5_000));
+        }
+        let running: Vec<Running> = (0..3).map(|_| start()).collect();
+        for mut running in running {
+            std::thread::sleep(std::time::Duration::from_millis(random.u64(0..60)));
+            // It may have ended.
+            let _ = running.child.kill();
+        }
+    }
+    // Two to the end, at the same time.
+    let (mut one, mut other) = (start(), start());
+    assert!(one.end().0.success() && other.end().0.success());
+    for partition in ["0", "1"] {
+        let of_partition = format!("t-0000{partition}-00000001-");
+        let files = files(dir.path());
+        assert!(files.iter().all(|path| path.extension().is_some_and(|extension| extension == "jsonl")), "{files:?}");
+        let of_partition: Vec<_> = files
+            .iter()
+            .filter(|path| path.file_name().unwrap().to_string_lossy().starts_with(&of_partition))
+            .collect();
+        assert!(of_partition.len() > 20, "{}", of_partition.len());
+        let exported: Vec<u8> = of_partition.into_iter().flat_map(|path| std::fs::read(path).unwrap()).collect();
+        let args = ["consume", "t", "--partition", partition, "--exit-at-end", "--format", "json"];
+        assert!(exported == ok(&broker, &args), "partition {partition}");
+    }
+}
+
+#[test]
+fn a_load_begins_where_it_is_told_and_ends_at_a_time_and_what_retention_took_is_told() {
+    let broker = broker_with_topic(1);
+    let dir = TestDir::new("export");
+    for (time, from) in [(1_000, 0), (2_000, 100), (3_000, 200)] {
+        let line = |number: u32| {
+            format!(r#"{{"position":{number},"timestamp_ms":{},"key":null,"value":"{number}"}}"#, time * 86_400) + "\n"
+        };
+        let lines: String = (from..from + 100).map(line).collect();
+        std::fs::write(dir.join("t-00000-00000001-00000000000000000000.jsonl"), lines).unwrap();
+        ok(&broker, &["import", dir.path().to_str().unwrap(), "--topic", "t"]);
+    }
+    let to = dir.join("to");
+    let some = export(&broker, &to, &["--from", "@172800.000", "--until", "@259200.000", "--partition-by", "time"]);
+    assert_eq!((&some["messages"], &some["files"]), (&100.into(), &1.into()));
+    // Behind the files that are there, whatever --from says.
+    let rest = export(&broker, &to, &["--partition-by", "time"]);
+    assert_eq!((&rest["messages"], &rest["files"]), (&100.into(), &1.into()));
+    let days: Vec<String> = files(&to)
+        .iter()
+        .map(|path| path.parent().unwrap().file_name().unwrap().to_string_lossy().into_owned())
+        .collect();
+    assert_eq!(days, ["date=1970-01-03", "date=1970-01-04"]);
+
+    ok(
+        &broker,
+        &[
+            "topic",
+            "create",
+            "u",
+            "--segment-bytes",
+            "1MiB",
+            "--set-bytes-max",
+            "64KiB",
+            "--message-bytes-max",
+            "64KiB",
+        ],
+    );
+    let fill = || {
+        let lines = vec![b'x'; 2_000].into_iter().chain([b'\n']).collect::<Vec<u8>>().repeat(2_000);
+        run_with_input(broker.cli().args(["produce", "u"]), &lines, DEADLINE).success();
+    };
+    let export_u = || {
+        let mut command = broker.cli();
+        command.args(["--json", "export", "u", "--to"]).arg(&to);
+        let finished = run(&mut command, DEADLINE).success();
+        serde_json::from_slice::<serde_json::Value>(&finished.stdout).unwrap()
+    };
+    fill();
+    assert_eq!(export_u()["messages"], 2_000);
+    fill();
+    let end = json(&broker, &["--json", "topic", "describe", "u"])["partitions"][0]["visible_end"].to_string();
+    ok(&broker, &["topic", "trim", "u", "--partition", "0", "--to", &end, "--yes"]);
+    let missed = export_u();
+    assert!(missed["missed_bytes"].as_u64().unwrap() > 1_000_000, "{missed}");
+    assert!(missed["messages"].as_u64().unwrap() < 2_000, "{missed}");
+}
+
+/// A Python that reads Parquet, and by which module.
+fn python() -> Option<(String, &'static str)> {
+    let python = std::env::var("CORELANE_PYTHON").unwrap_or_else(|_| "python3".to_owned());
+    let has = |module: &&str| {
+        let check = Command::new(&python).args(["-c", &format!("import {module}")]).output();
+        check.is_ok_and(|check| check.status.success())
+    };
+    let module = ["duckdb", "pyarrow.parquet"].into_iter().find(has)?;
+    Some((python, module))
+}
+
+const WITH_DUCKDB: &str = "
+import duckdb, json, sys
+rows = duckdb.sql(f\"select topic, partition, position, epoch_ms(timestamp) as ms, key, headers, value from \
+read_parquet('{sys.argv[1]}/*.parquet') order by partition, position\").fetchall()
+hexed = lambda b: None if b is None else bytes(b).hex()
+for t, p, i, ms, k, hs, v in rows:
+    print(json.dumps([t, p, i, ms, hexed(k), [[h['name'], hexed(h['value'])] for h in hs], hexed(v)]))
+";
+const WITH_PYARROW: &str = "
+import json, os, sys
+import pyarrow.parquet as parquet
+hexed = lambda b: None if b is None else b.hex()
+for name in sorted(os.listdir(sys.argv[1])):
+    for r in parquet.read_table(os.path.join(sys.argv[1], name)).to_pylist():
+        ms = round(r['timestamp'].timestamp() * 1000)
+        headers = [[h['name'], hexed(h['value'])] for h in r['headers']]
+        print(json.dumps([r['topic'], r['partition'], r['position'], ms, hexed(r['key']), headers, hexed(r['value'])]))
+";
+
+#[test]
+fn parquet_files_are_read_by_other_programs_as_they_are() {
+    let Some((python, module)) = python() else {
+        skip("parquet_files_are_read_by_other_programs_as_they_are", "no Python with DuckDB or PyArrow");
+        return;
+    };
+    let broker = broker_with_topic(2);
+    let dir = TestDir::new("export");
+    publish_all_kinds(&broker);
+    export(&broker, dir.path(), &[]);
+    let program = if module == "duckdb" { WITH_DUCKDB } else { WITH_PYARROW };
+    let read = run(Command::new(python).args(["-c", program]).arg(dir.path()), DEADLINE).success();
+    let rows: Vec<serde_json::Value> = read.text().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let hexed = |bytes: &[u8]| bytes.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"));
+    let mut expected = Vec::new();
+    for partition in ["0", "1"] {
+        let args = ["consume", "t", "--partition", partition, "--exit-at-end", "--format", "json"];
+        for line in String::from_utf8(ok(&broker, &args)).unwrap().lines() {
+            let message: serde_json::Value = serde_json::from_str(line).unwrap();
+            let bytes = |of: &serde_json::Value, name: &str| match (&of[name], &of[format!("{name}_base64")]) {
+                (serde_json::Value::String(text), _) => serde_json::json!(hexed(text.as_bytes())),
+                (_, serde_json::Value::String(encoded)) if encoded == "/wD+" => serde_json::json!("ff00fe"),
+                _ => serde_json::Value::Null,
+            };
+            let headers: Vec<_> = message["headers"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|header| serde_json::json!([header["name"], bytes(header, "value")]))
+                .collect();
+            expected.push(serde_json::json!([
+                message["topic"],
+                message["partition"],
+                message["position"],
+                message["timestamp_ms"],
+                bytes(&message, "key"),
+                headers,
+                bytes(&message, "value"),
+            ]));
+        }
+    }
+    assert_eq!(rows.len(), 2 * 352);
+    assert!(rows == expected, "{:?}", rows.iter().zip(&expected).find(|(row, expected)| row != expected));
+}
