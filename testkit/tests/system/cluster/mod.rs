@@ -4,6 +4,7 @@
 mod identity;
 mod losses;
 mod registry;
+mod tls;
 mod together;
 
 use std::time::Duration;
