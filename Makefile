@@ -43,8 +43,8 @@ miri: ## what is pure under Miri: the message format, the log's parts (needs a n
 	$(CARGO) +nightly miri test --locked --package corelane-proto --no-default-features --lib
 	$(CARGO) +nightly miri test --locked --package corelane-log --lib
 
-bench: ## a table of what this machine does: SECONDS_EACH=5
-	@tools/bench.sh
+bench: ## a broker against what this machine's disk and sockets give, under ten minutes: ARGS="--rounds 5"
+	@tools/bench.sh $(ARGS)
 
 audit: ## licences and known vulnerabilities of the dependencies (needs cargo-deny)
 	@$(CARGO) deny --version >/dev/null 2>&1 || { echo "make audit needs cargo-deny: cargo install --locked cargo-deny" >&2; exit 1; }

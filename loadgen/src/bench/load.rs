@@ -1,0 +1,66 @@
+//! Load on a broker by the load generator, as its users start it, with what it costs the broker.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+use crate::broker::Broker;
+use crate::machine::Cores;
+
+/// Bytes that a message of the bench has in the log: a value of 200 and its frame.
+pub(crate) const MESSAGE_BYTES: f64 = 224.0;
+
+/// What a run of the load generator was.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Load {
+    pub(crate) published: f64,
+    pub(crate) published_per_s: f64,
+    pub(crate) consumed: f64,
+    pub(crate) end_to_end_p50_us: f64,
+    pub(crate) end_to_end_p99_us: f64,
+    /// The broker's CPU-seconds meanwhile.
+    pub(crate) cpu_s: f64,
+}
+
+impl Load {
+    pub(crate) fn published_gb(&self) -> f64 {
+        self.published * MESSAGE_BYTES / 1e9
+    }
+
+    pub(crate) fn consumed_gb(&self) -> f64 {
+        self.consumed * MESSAGE_BYTES / 1e9
+    }
+
+    /// MB of the log a second.
+    pub(crate) fn published_mb_per_s(&self) -> f64 {
+        self.published_per_s * MESSAGE_BYTES / 1e6
+    }
+}
+
+/// Runs the load generator with `arguments`, split at blanks, on the topic `bench`.
+pub(crate) fn run(binaries: &Path, cores: &Cores, broker: &Broker, arguments: &str) -> Result<Load, String> {
+    let cpu_before = broker.cpu_s();
+    cores.as_load();
+    let output = Command::new(binaries.join("corelane-loadgen"))
+        .args(arguments.split(' '))
+        .args(["--topic", "bench", "--broker", &broker.address, "--json", "-"])
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|error| format!("corelane-loadgen: {error}"))?;
+    let cpu_s = broker.cpu_s() - cpu_before;
+    let report: Value = serde_json::from_slice(&output.stdout)
+        .map_err(|error| format!("the load generator: {error}: {}", String::from_utf8_lossy(&output.stderr)))?;
+    if !output.status.success() {
+        return Err(format!("`{arguments}` was not verified: {}", report["errors"]));
+    }
+    let number = |object: &str, field: &str| report[object][field].as_f64().unwrap_or(0.0);
+    Ok(Load {
+        published: number("produce", "messages"),
+        published_per_s: number("produce", "messages_per_s"),
+        consumed: number("consume", "messages"),
+        end_to_end_p50_us: number("end_to_end_us", "p50"),
+        end_to_end_p99_us: number("end_to_end_us", "p99"),
+        cpu_s,
+    })
+}
