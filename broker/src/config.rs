@@ -53,6 +53,16 @@ pub enum ConfigError {
         /// Where it stands.
         origin: Origin,
     },
+    /// A file that a setting names cannot be read.
+    #[error("{name}: {path} cannot be read: {source}", path = .path.display())]
+    Unreadable {
+        /// The setting.
+        name: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
     /// Two settings that contradict each other.
     #[error("{name}: {reason}")]
     Contradiction {
@@ -171,7 +181,7 @@ settings! {
     /// The address that clients are told to connect to; auto tells the listener's own, or the machine's name when that is every address.
     /// Set it behind address translation, in containers, or when the machine has several names.
     advertise: AutoHostPort = "auto", "HOST:PORT or auto";
-    /// Where the control page answers: /metrics, /health/live, /health/ready.
+    /// Where the control page answers: / for people, /metrics, /health/live, /health/ready, /log/level.
     /// Change it for a remote monitoring system, or turn it off.
     http: OptionalListener = "127.0.0.1:9390", "HOST:PORT or off";
     /// How many shards: threads with partitions of their own, one a core.
@@ -259,7 +269,7 @@ settings! {
     /// Set it where the automatic choice is wrong, such as a terminal that is recorded.
     log_format: LogFormat = "auto", "auto, human or json";
     /// Which log lines are written: error, warn, info, debug, trace, or per module as in `info,corelane_broker::shard=debug`.
-    /// Raise it to look for something; never leave trace on.
+    /// Raise it to look for something; never leave trace on. While the broker runs: PUT /log/level on the control page.
     log_level: String = "info", "a filter";
     /// A shard that does not come back to its rings for so long, waiting for its core not counted, says so in a log line; 0 does not watch.
     /// Set it, to 10ms for example, to see whether something keeps a shard from its work; watching wakes each one hundreds of times a second.
@@ -388,6 +398,32 @@ impl Config {
         }
     }
 
+    /// Whether the files that settings name can be read: looked at for `check`; a start opens them itself.
+    pub fn check_files(&self) -> Result<(), ConfigError> {
+        let files = [
+            ("etcd_ca", &self.etcd_ca),
+            ("etcd_cert", &self.etcd_cert),
+            ("etcd_key", &self.etcd_key),
+            ("etcd_password_file", &self.etcd_password_file),
+        ];
+        for (name, file) in files {
+            if let Some(path) = &file.0 {
+                std::fs::read(path).map_err(|source| ConfigError::Unreadable { name, path: path.clone(), source })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What of it is not as by default, as a file that loads as the whole again.
+    pub fn to_toml_changed(&self) -> String {
+        let default = Self::default();
+        let changed = SETTINGS.iter().filter(|setting| (setting.show)(self) != (setting.show)(&default));
+        changed.fold(String::new(), |mut text, setting| {
+            let _ = writeln!(text, "{} = {}", setting.name, setting.toml_value(&(setting.show)(self)));
+            text
+        })
+    }
+
     /// The whole of it as a file that loads again, without the explanations.
     pub fn to_toml(&self) -> String {
         SETTINGS.iter().fold(String::new(), |mut text, setting| {
@@ -506,6 +542,8 @@ mod tests {
         let flags = [("data", "/tmp/a \"b\" \\ c"), ("http", "off"), ("shards", "3"), ("retention", "36h")];
         let config = load(None, &[], &flags).expect("loads");
         assert_eq!(load(Some(&config.to_toml()), &[], &[]).expect("loads"), config);
+        assert_eq!(load(Some(&config.to_toml_changed()), &[], &[]).expect("loads"), config);
+        assert_eq!(config.to_toml_changed().lines().count(), flags.len());
     }
 
     #[test]

@@ -286,6 +286,20 @@ pub const STOP_MAX: Duration = Duration::from_secs(9);
 pub const HTTP_CONNECTIONS_MAX: usize = 32;
 /// How long a connection to the HTTP page may last; it is closed then, whatever it does.
 pub const HTTP_CONNECTION_MAX: Duration = Duration::from_secs(10);
+/// Lines of each kind that the metrics page has of groups; what is beyond is counted. Reached: of lags the largest are told.
+pub const METRICS_GROUP_LINES_MAX: usize = 1_000;
+/// Topics and groups that the status page shows; those beyond, with the least bytes, are counted.
+pub const STATUS_LINES_MAX: usize = 100;
+/// Committed positions that lags are computed from. Reached: those beyond are left out, and the pages say so.
+pub const LAG_POSITIONS_MAX: usize = 100_000;
+/// How old such positions may be, at least, before they are read again for a page.
+pub const LAG_POSITIONS_AGE: Duration = Duration::from_secs(5);
+/// They are read again so many times later than that took, so that they cost the registry a small part of its time.
+pub const LAG_POSITIONS_PART: u32 = 20;
+/// How long a page waits for them; it shows older ones then.
+pub const LAG_POSITIONS_WAIT: Duration = Duration::from_secs(2);
+/// What a request may send to a page, in bytes; a longer one is refused.
+pub const HTTP_BODY_BYTES_MAX: usize = 4 * KIB;
 /// How long a page waits for a shard's figures; a shard that does not answer is named as not ready.
 pub const SHARD_ANSWER_MAX: Duration = Duration::from_secs(2);
 

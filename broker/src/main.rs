@@ -18,6 +18,8 @@ Examples:
       A broker that other machines can reach. There is no login yet: only inside a trusted network.
   corelane-broker --config /etc/corelane.toml --shards 4
       Settings from a file; flags go before the environment, the environment before the file.
+  corelane-broker check --config /etc/corelane.toml
+      Whether the settings are good, before the broker is restarted with them.
   corelane-broker --segment-bytes 256MiB --print-config > corelane.toml
       The settings as they would hold, as a file to begin with.
 
@@ -25,8 +27,13 @@ Ready is one line on stdout; log lines are on stderr. SIGTERM and SIGINT stop th
 
 fn main() -> ExitCode {
     let matches = command().get_matches();
-    if let Some(("registry", tools)) = matches.subcommand() {
-        return match run_tool(tools) {
+    let done = match matches.subcommand() {
+        Some(("registry", tools)) => Some(run_tool(tools)),
+        Some((_, checked)) => Some(check(checked)),
+        None => None,
+    };
+    if let Some(done) = done {
+        return match done {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => refuse(&*error),
         };
@@ -42,10 +49,11 @@ fn main() -> ExitCode {
         print!("{}", config.to_toml());
         return ExitCode::SUCCESS;
     }
-    if let Err(error) = telemetry::logs::init(config.log_format, &config.log_level) {
-        return refuse(&error);
-    }
-    match control::run(config) {
+    let level = match telemetry::logs::init(config.log_format, &config.log_level) {
+        Ok(level) => level,
+        Err(error) => return refuse(&error),
+    };
+    match control::run(config, level) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => refuse(&error),
     }
@@ -54,6 +62,18 @@ fn main() -> ExitCode {
 fn refuse(error: &dyn std::fmt::Display) -> ExitCode {
     eprintln!("corelane-broker: {error}");
     ExitCode::FAILURE
+}
+
+/// `check`: whether a broker would take the settings, and which of them are not as by default. Nothing is opened, made or
+/// listened on.
+fn check(matches: &ArgMatches) -> Result<(), Box<dyn std::error::Error>> {
+    let config = load(matches, std::env::vars_os())?;
+    telemetry::logs::check(&config.log_level)?;
+    config.check_files()?;
+    let changed = config.to_toml_changed();
+    println!("the settings are good; {} of {} are not as by default", changed.lines().count(), SETTINGS.len());
+    print!("{changed}");
+    Ok(())
 }
 
 /// `registry`: on a registry whose broker, if it is an embedded one, does not run.
@@ -113,7 +133,15 @@ fn command() -> Command {
                 .about("Make the records of a lost registry anew from what a data directory knows")
                 .arg(dir),
         ));
-    with_settings(command).subcommand(tools).subcommand_negates_reqs(true).args_conflicts_with_subcommands(true)
+    let check = Command::new("check").about("Check the settings, print those that are not as by default, and stop").after_help(
+        "The environment and flags count as they do for a start. Exit status 0: a broker takes them; 1: it does not, and \
+         standard error says which one and why.",
+    );
+    with_settings(command)
+        .subcommand(tools)
+        .subcommand(with_settings(check))
+        .subcommand_negates_reqs(true)
+        .args_conflicts_with_subcommands(true)
 }
 
 fn with_settings(command: Command) -> Command {

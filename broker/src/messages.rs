@@ -13,6 +13,8 @@ use corelane_proto::ids::TopicId;
 use corelane_proto::pb;
 use tokio::sync::oneshot;
 
+use crate::figures::ShardFigures;
+
 /// The one answer to a message. Works on every executor; whoever asked may be gone.
 pub type Answer<T> = oneshot::Sender<T>;
 
@@ -155,130 +157,6 @@ pub struct PartitionReport {
     pub closed: Option<String>,
     /// Its counters.
     pub stats: PartitionStats,
-}
-
-/// One shard's state.
-#[derive(Clone, Debug, Default)]
-pub struct ShardFigures {
-    /// The shard.
-    pub shard: u32,
-    /// Partitions that serve.
-    pub partitions: u64,
-    /// Partitions that are refused.
-    pub refused: u64,
-    /// What its partitions have counted of damage since they were opened.
-    pub damage: DamageFigures,
-    /// Connections.
-    pub connections: u64,
-    /// How many the shard takes.
-    pub connections_max: u64,
-    /// Connections accepted since the start, those that were refused included.
-    pub accepted: u64,
-    /// Connections refused since the start, by [`Refusal`].
-    pub refused_connections: [u64; Refusal::ALL.len()],
-    /// Connections that the broker closed since the start, by [`Closing`].
-    pub closed_connections: [u64; Closing::ALL.len()],
-    /// Requests answered `BUSY` since the start because a limit of the shard was reached.
-    pub busy: u64,
-    /// Requests that wait for news.
-    pub long_polls: u64,
-    /// Bytes that wait to be sent and do not lie in the log.
-    pub outgoing_head_bytes: u64,
-    /// What receive buffers have grown to beyond their usual size, in bytes.
-    pub receive_extra_bytes: u64,
-    /// The arena's size, in bytes.
-    pub arena_bytes: u64,
-    /// What of it is used, the hot tails included, in bytes.
-    pub arena_used_bytes: u64,
-    /// Bytes received in published sets since the start.
-    pub published_bytes: u64,
-    /// Sets published since the start.
-    pub published_sets: u64,
-    /// Bytes sent to consumers since the start.
-    pub fetched_bytes: u64,
-    /// Fetches answered since the start.
-    pub fetches: u64,
-}
-
-/// What partitions have counted of damage since they were opened.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct DamageFigures {
-    /// Places that were found damaged: at recovery, or met by a reader.
-    pub bad_messages: u64,
-    /// Recoveries that found a torn tail or damage.
-    pub recoveries: u64,
-    /// Bytes of torn tails that were cut off, each with a copy kept.
-    pub cut_bytes: u64,
-    /// Files in partitions' directories that are not the log's.
-    pub foreign_files: u64,
-    /// Damaged summaries that were rebuilt.
-    pub rebuilt_summaries: u64,
-    /// Attempts to read a segment whose file is gone or too short.
-    pub unreadable_segments: u64,
-}
-
-impl DamageFigures {
-    /// Adds a partition's.
-    pub fn add(&mut self, stats: &PartitionStats) {
-        self.bad_messages += stats.bad_messages;
-        self.recoveries += stats.recoveries;
-        self.cut_bytes += stats.cut_bytes;
-        self.foreign_files += stats.foreign_files;
-        self.rebuilt_summaries += stats.rebuilt_summaries;
-        self.unreadable_segments += stats.unreadable_segments;
-    }
-}
-
-/// Why a new connection was refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
-    /// `connections_max` is reached.
-    Connections,
-    /// `connections_per_address_max` is reached.
-    Address,
-    /// The shard that it wants has too many to take over.
-    HandOvers,
-}
-
-impl Refusal {
-    /// All of them, in the order of their numbers, with the names that the metrics page gives them.
-    pub const ALL: [(Self, &'static str); 3] = [
-        (Self::Connections, "connections_max"),
-        (Self::Address, "connections_per_address_max"),
-        (Self::HandOvers, "hand_overs"),
-    ];
-}
-
-/// Why the broker closed a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Closing {
-    /// It said no Hello in time.
-    NoHello,
-    /// It does not speak the protocol.
-    NotTheProtocol,
-    /// A frame that cannot be right.
-    BadFrame,
-    /// A frame that does not arrive.
-    FrameLate,
-    /// It takes no answers.
-    Stuck,
-    /// Nothing happened on it for long.
-    Idle,
-    /// Its machine does not answer.
-    PeerGone,
-}
-
-impl Closing {
-    /// All of them, in the order of their numbers, with the names that the metrics page gives them.
-    pub const ALL: [(Self, &'static str); 7] = [
-        (Self::NoHello, "no_hello"),
-        (Self::NotTheProtocol, "not_the_protocol"),
-        (Self::BadFrame, "bad_frame"),
-        (Self::FrameLate, "frame_late"),
-        (Self::Stuck, "stuck_reader"),
-        (Self::Idle, "idle"),
-        (Self::PeerGone, "peer_gone"),
-    ];
 }
 
 /// To the control thread, from a shard, on behalf of a client.

@@ -29,7 +29,7 @@ pub use command::{Finished, run, run_with_input};
 pub use dir::TestDir;
 pub use disk::{FaultyDisk, PowerCut, SmallDisk};
 pub use etcd::{Etcd, EtcdKey};
-pub use http::{HttpAnswer, http_get};
+pub use http::{HttpAnswer, http_get, http_put};
 pub use network::Network;
 pub use ports::Port;
 pub use process::ProcessStats;

@@ -8,6 +8,7 @@
 
 mod calls;
 mod commits;
+mod figures;
 mod follow;
 mod heartbeat;
 mod schedule;
@@ -27,6 +28,7 @@ use tokio::sync::Notify;
 
 use crate::limits::{self, GROUP_CALLS_MAX};
 use crate::messages::Failure;
+use crate::registry::groups::admin::GroupPosition;
 use crate::registry::groups::overdue::Overdue;
 use crate::registry::groups::view::{GroupsView, TopicsView};
 use crate::registry::groups::{GroupError, GroupStore, OTHER_LIFE};
@@ -108,6 +110,19 @@ pub struct Groups<S: Store> {
     /// What is known may be wrong: all is to be listed anew.
     relist: Notify,
     calls: Cell<usize>,
+    positions: RefCell<Positions>,
+}
+
+/// The committed positions as they were read last for a page.
+#[derive(Default)]
+struct Positions {
+    /// Never relied on for anything else.
+    list: Rc<Vec<GroupPosition>>,
+    /// When that was; none: never.
+    read_at: Option<Duration>,
+    /// Not again before.
+    again_at: Duration,
+    is_partial: bool,
 }
 
 /// What the manager knows. Borrowed for moments only, never across an await.
@@ -217,6 +232,7 @@ impl<S: Store> Groups<S> {
             schedule: Schedule::default(),
             relist: Notify::new(),
             calls: Cell::new(0),
+            positions: RefCell::default(),
         })
     }
 

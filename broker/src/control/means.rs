@@ -1,6 +1,9 @@
-//! What a start takes of the machine before it serves: descriptors for connections, directories. Runs on the main thread.
+//! What a start takes of the machine before it serves: descriptors for connections, directories. And what the service
+//! manager is told. Runs on the main thread.
 
 use std::path::{Path, PathBuf};
+
+use sd_notify::NotifyState;
 
 use super::start::shard_count;
 use crate::config::Config;
@@ -28,6 +31,13 @@ pub(super) fn connections_max(config: &Config) -> u32 {
          files; raise the limit (systemd: LimitNOFILE=1048576; a shell: ulimit -n 1048576), or lower connections_max"
     );
     possible as u32
+}
+
+/// Tells the service manager that started the broker, if one wants to be told (systemd: Type=notify).
+pub(super) fn notify_manager(state: &[NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(state) {
+        tracing::warn!(%error, "the service manager could not be told how the broker is; it may end it");
+    }
 }
 
 /// The directories that a start makes, so that one that fails before anything lies in them leaves none behind.

@@ -4,6 +4,7 @@
 mod brokers;
 mod calls;
 mod disk;
+mod figures;
 mod follow;
 pub mod groups;
 mod host;
@@ -34,13 +35,11 @@ pub use start::StartError;
 
 use crate::config::Config;
 use crate::limits::SHARD_ANSWER_MAX;
-use crate::messages::{Answer, Metadata, ShardFigures, ToShard};
+use crate::messages::{Answer, Metadata, ToShard};
 use crate::registry::keys::Keys;
 use crate::registry::store::Store;
 use crate::registry::topics::Topics;
 use crate::registry::view::View;
-use crate::telemetry::http::Readiness;
-use crate::telemetry::metrics::{Snapshot, process_usage, render};
 use groups::Groups;
 use hosted::Hosted;
 use standing::Standing;
@@ -92,59 +91,5 @@ impl<S: Store> Control<S> {
         });
         let asked = asked.map(|asked| tokio::time::timeout(SHARD_ANSWER_MAX, asked));
         futures_util::future::join_all(asked).await.into_iter().filter_map(|answer| answer.ok().flatten()).collect()
-    }
-
-    /// The metrics page.
-    async fn metrics(&self) -> String {
-        let shards: Vec<ShardFigures> = self.ask_shards(|answer| ToShard::Figures { answer }).await;
-        let (resident_bytes, cpu) = process_usage();
-        let snapshot = {
-            let view = self.view.borrow();
-            Snapshot {
-                version: env!("CARGO_PKG_VERSION"),
-                uptime: self.since.elapsed(),
-                topics: view.topics.len() as u64,
-                registry_revision: view.revision,
-                registry_up: self.standing.borrow().away.is_none(),
-                registry_warnings: self.standing.borrow().warnings.len() as u64,
-                resident_bytes,
-                cpu,
-                silent_shards: (self.shards.len() - shards.len()) as u64,
-                directories_set_aside: self.directories_set_aside.get(),
-                checkpoints_unreadable: self.floors.unreadable.len() as u64,
-                shards,
-            }
-        };
-        render(&snapshot)
-    }
-
-    /// Whether the broker is ready to serve all that it should, and what else an operator should know. A registry that is
-    /// away is none of its faults: what is known is served, and every broker would be found unready at once.
-    async fn readiness(&self) -> Readiness {
-        let reasons = self.reasons_not_ready().await;
-        let standing = self.standing.borrow();
-        let away = standing.away.iter().map(|reason| format!("the registry is not used now: {reason}"));
-        Readiness { reasons, warnings: away.chain(standing.warnings.iter().cloned()).collect() }
-    }
-
-    /// Why the broker is not ready to serve all that it should; empty: it is.
-    async fn reasons_not_ready(&self) -> Vec<String> {
-        let mut reasons: Vec<String> = self.standing.borrow().displaced.iter().cloned().collect();
-        let shards = self.ask_shards(|answer| ToShard::Figures { answer }).await;
-        for shard in 0..self.shards.len() as u32 {
-            if !shards.iter().any(|figures| figures.shard == shard) {
-                reasons.push(format!("shard {shard} does not answer"));
-            }
-        }
-        for topic in self.metadata.borrow().topics.values() {
-            for partition in topic.partitions.iter().filter(|partition| partition.broker_id == self.broker_id) {
-                if partition.state() != corelane_proto::pb::PartitionState::Serving {
-                    let state = partition.state().as_str_name().trim_start_matches("PARTITION_STATE_").to_lowercase();
-                    let reason = if partition.reason.is_empty() { &state } else { &partition.reason };
-                    reasons.push(format!("{}/{}: {reason}", topic.name, partition.partition));
-                }
-            }
-        }
-        reasons
     }
 }

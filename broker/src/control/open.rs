@@ -14,11 +14,12 @@ use crate::registry::embedded::{EmbeddedOptions, EmbeddedStore};
 use crate::registry::etcd::{EtcdOptions, EtcdStore, EtcdTls};
 use crate::registry::keys::Keys;
 use crate::registry::nowhere::Nowhere;
-use crate::registry::store::StoreError;
+use crate::registry::store::{Store, StoreError};
 use crate::shard::boot;
+use crate::telemetry::logs::LogLevel;
 
 /// Runs a broker until it is told to stop by SIGTERM or SIGINT.
-pub fn run(mut config: Config) -> Result<(), StartError> {
+pub fn run(mut config: Config, level: LogLevel) -> Result<(), StartError> {
     check(checks::check_io_uring())?;
     check(checks::check_memlock(shard_count(config.shards)))?;
     config.connections_max = connections_max(&config);
@@ -36,7 +37,7 @@ pub fn run(mut config: Config) -> Result<(), StartError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = check(runtime.map_err(|error| format!("the control thread's runtime cannot be made: {error}")))?;
     let local = tokio::task::LocalSet::new();
-    let outcome = local.block_on(&runtime, start_and_run(config, listen, http));
+    let outcome = local.block_on(&runtime, start_and_run(Places { config, listen, http, level }));
     drop(lock);
     // What still runs on helper threads must not hold the process.
     runtime.shutdown_background();
@@ -61,37 +62,44 @@ fn bind_http(config: &Config) -> Result<Option<std::net::TcpListener>, String> {
     listener.map(Some).map_err(|error| format!("cannot serve the control page on {address}: {error}; {remedy}"))
 }
 
-async fn start_and_run(
+/// What is decided before the registry is opened.
+struct Places {
     config: Config,
     listen: SocketAddr,
     http: Option<std::net::TcpListener>,
-) -> Result<(), StartError> {
-    if let Some(options) = check(etcd_options(&config))? {
+    level: LogLevel,
+}
+
+impl Places {
+    fn with<S: Store>(self, store: S) -> Starting<S> {
+        let Self { config, listen, http, level } = self;
+        Starting { config, store, listen, http, level }
+    }
+}
+
+async fn start_and_run(places: Places) -> Result<(), StartError> {
+    let config = &places.config;
+    if let Some(options) = check(etcd_options(config))? {
         let store = EtcdStore::new(options)?;
-        return Starting { config, store, listen, http }.start().await;
+        return places.with(store).start().await;
     }
     let path = config.data.join("registry.redb");
     let is_new = !path.exists();
     let store = match EmbeddedStore::open(&path, EmbeddedOptions::default()) {
         Ok(store) => store,
-        Err(error) => return start_without(config, listen, http, error).await,
+        Err(error) => return start_without(places, error).await,
     };
     if is_new {
         // Its name must be there after a power cut, like what it holds.
         check(sync_dir(&config.data))?;
     }
-    let outcome = Starting { config, store: store.clone(), listen, http }.start().await;
+    let outcome = places.with(store.clone()).start().await;
     store.close();
     outcome
 }
 
 /// What is on disk is served; topics and groups stay as they are until the registry is mended and the broker restarted.
-async fn start_without(
-    config: Config,
-    listen: SocketAddr,
-    http: Option<std::net::TcpListener>,
-    error: StoreError,
-) -> Result<(), StartError> {
+async fn start_without(places: Places, error: StoreError) -> Result<(), StartError> {
     let reason = format!(
         "{error}; put registry.redb back from a backup, or move it away and make it anew: corelane registry restore-from"
     );
@@ -99,7 +107,7 @@ async fn start_without(
         reason,
         "the embedded registry cannot be opened; what is on disk is served, topics cannot be changed"
     );
-    let started = Starting { config, store: Nowhere::new(reason), listen, http }.start().await;
+    let started = places.with(Nowhere::new(reason)).start().await;
     // A directory that no broker has used yet has nothing to serve: then the first cause is the one to tell.
     match started {
         Err(StartError::Identity(found)) if found.is_retryable() => Err(error.into()),

@@ -25,6 +25,8 @@ use crate::registry::topics::Sweeper;
 use crate::registry::view::Follower;
 use crate::shard::boot::Shards;
 use crate::telemetry::http::{self, Question};
+use crate::telemetry::logs::LogLevel;
+use crate::telemetry::{metrics, status};
 
 /// A broker that is ready.
 pub(super) struct Running<S: Store> {
@@ -36,14 +38,15 @@ pub(super) struct Running<S: Store> {
     pub(super) shards: Shards,
     pub(super) member: Rc<Member<S>>,
     pub(super) signals: Signals,
+    pub(super) level: LogLevel,
 }
 
 impl<S: Store> Running<S> {
     /// Serves until a signal comes, then stops in order.
     pub(super) async fn run(self) -> Result<(), StartError> {
-        let Self { control, follower, calls, http, shards, member, signals } = self;
+        let Self { control, follower, calls, http, shards, member, signals, level } = self;
         let (questions, asked) = mpsc::channel(HTTP_CONNECTIONS_MAX);
-        let page = http.map(|http| tokio::task::spawn_local(http::serve(http, questions)));
+        let page = http.map(|http| tokio::task::spawn_local(http::serve(http, questions, level)));
         let following = tokio::task::spawn_local(follow(Rc::clone(&control), member.membership.clone(), follower));
         let answering = tokio::task::spawn_local(answer_calls(Rc::clone(&control), calls));
         let paging = tokio::task::spawn_local(answer_page(Rc::clone(&control), asked));
@@ -89,6 +92,7 @@ impl Signals {
             _ = self.interrupt.recv() => "SIGINT",
         };
         tracing::info!(signal = name, "stopping");
+        super::means::notify_manager(&[sd_notify::NotifyState::Stopping]);
     }
 }
 
@@ -119,12 +123,27 @@ async fn answer_calls<S: Store>(control: Rc<Control<S>>, calls: Receiver<ToContr
 }
 
 async fn answer_page<S: Store>(control: Rc<Control<S>>, mut asked: mpsc::Receiver<Question>) {
-    while let Some(question) = asked.recv().await {
-        // Whoever asked may have gone.
-        match question {
-            Question::Metrics(answer) => drop(answer.send(control.metrics().await)),
-            Question::Ready(answer) => drop(answer.send(control.readiness().await)),
+    // Side by side: whether the broker is ready must not wait for a registry that is slow to tell positions.
+    let mut answering = FuturesUnordered::new();
+    loop {
+        tokio::select! {
+            question = asked.recv() => match question {
+                Some(question) => answering.push(answer_question(&control, question)),
+                None => return,
+            },
+            Some(()) = answering.next() => {}
         }
+    }
+}
+
+/// Whoever asked may have gone.
+async fn answer_question<S: Store>(control: &Control<S>, question: Question) {
+    match question {
+        Question::Metrics(detail, answer) => {
+            let _ = answer.send(metrics::render(control.snapshot().await, detail));
+        }
+        Question::Status(answer) => drop(answer.send(status::render(&control.snapshot().await))),
+        Question::Ready(answer) => drop(answer.send(control.readiness().await)),
     }
 }
 

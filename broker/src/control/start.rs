@@ -11,10 +11,12 @@ use corelane_log::blocking::{self, BlockingDisk};
 use corelane_log::checkpoint::{self, CheckpointEntry, Floors};
 use corelane_log::data_dir::{DataDir, DataDirError, FORMAT_VERSION, Identity};
 use corelane_log::env::BLOCK_BYTES;
+use sd_notify::NotifyState;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 use super::groups::{GroupOptions, Groups};
+use super::means::notify_manager;
 use super::member::Member;
 use super::run::{Running, Signals};
 use super::standing::Standing;
@@ -30,6 +32,7 @@ use crate::registry::store::{Seen, Store, StoreError};
 use crate::registry::topics::Topics;
 use crate::registry::view::{Follower, View};
 use crate::shard::boot::{self, BootError, BootOptions, Shards};
+use crate::telemetry::logs::LogLevel;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
@@ -69,11 +72,12 @@ pub(super) struct Starting<S> {
     pub(super) store: S,
     pub(super) listen: SocketAddr,
     pub(super) http: Option<std::net::TcpListener>,
+    pub(super) level: LogLevel,
 }
 
 impl<S: Store> Starting<S> {
     pub(super) async fn start(self) -> Result<(), StartError> {
-        let Self { config, store, listen, http } = self;
+        let Self { config, store, listen, http, level } = self;
         let dir = DataDir::new(BlockingDisk, &config.data);
         let keys = Keys::new(&config.cluster);
         let membership = Membership::new(store.clone(), keys.clone(), config.broker_id);
@@ -154,7 +158,7 @@ impl<S: Store> Starting<S> {
             let _ = shard.send(ToShard::Serve).await;
         }
         say_ready(&control, shards.address, http.as_ref());
-        Running { control, follower, calls, http, shards, member, signals }.run().await
+        Running { control, follower, calls, http, shards, member, signals, level }.run().await
     }
 }
 
@@ -346,6 +350,8 @@ fn say_ready<S: Store>(control: &Control<S>, listen: SocketAddr, http: Option<&T
     let _ =
         writeln!(std::io::stdout(), "corelane-broker ready listen={listen} http={http} shards={shards} data={data}");
     let _ = std::io::stdout().flush();
+    let status = format!("serves clients on {listen}, its page on {http}");
+    notify_manager(&[NotifyState::Ready, NotifyState::Status(&status)]);
 }
 
 /// What each shard is to carry on of the last life's checkpoints.

@@ -11,7 +11,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use corelane_log::env::{self, BLOCK_BYTES, DirEntry, OpenMode};
 use rustix::fs::{FlockOperation, flock, fstat};
@@ -20,6 +20,7 @@ use super::arena::{ShardArena, ShardChunk, ShardSlice};
 use super::operations::{Descriptor, FileCall, OnFile, OnPath, Open, PathCall, Read, Write};
 use super::pipe::{Fill, PIPE_BYTES, Pipe, read_ahead};
 use super::ring::Ring;
+use crate::figures::{DiskTimes, Histogram};
 
 /// How often a lock that is held is asked for again. A killed process gives its locks up when its last write has landed.
 const LOCK_RETRY: Duration = Duration::from_millis(5);
@@ -28,12 +29,18 @@ const LOCK_RETRY: Duration = Duration::from_millis(5);
 #[derive(Clone)]
 pub struct ShardDisk {
     ring: Ring,
+    times: Rc<DiskTimes>,
 }
 
 impl ShardDisk {
     /// The disk behind this ring.
     pub fn new(ring: Ring) -> Self {
-        Self { ring }
+        Self { ring, times: Rc::default() }
+    }
+
+    /// How long the log's operations took.
+    pub fn times(&self) -> &DiskTimes {
+        &self.times
     }
 
     fn open_path(&self, path: &Path, flags: i32) -> impl Future<Output = io::Result<Rc<Descriptor>>> + 'static {
@@ -79,13 +86,13 @@ impl env::Disk for ShardDisk {
             OpenMode::Create => libc::O_RDWR | libc::O_CREAT | libc::O_EXCL,
         };
         let opening = self.open_path(path, flags | libc::O_DIRECT);
-        let ring = self.ring.clone();
+        let (ring, times) = (self.ring.clone(), Rc::clone(&self.times));
         async move {
             let file = opening.await?;
             if mode != OpenMode::Read {
                 lock(&file).await?;
             }
-            Ok(ShardFile { ring, file, cached: (mode == OpenMode::Read).then(Rc::default) })
+            Ok(ShardFile { ring, times, file, cached: (mode == OpenMode::Read).then(Rc::default) })
         }
     }
 
@@ -195,6 +202,7 @@ fn write_new(path: &Path, content: &[u8]) -> io::Result<()> {
 #[derive(Clone)]
 pub struct ShardFile {
     ring: Ring,
+    times: Rc<DiskTimes>,
     file: Rc<Descriptor>,
     /// A second descriptor that reads through the page cache, once it was wanted. Only files that were opened for reading
     /// have one: nobody writes them any more.
@@ -226,7 +234,8 @@ impl ShardFile {
             // Twice as much again is read ahead as is wanted now: who reads much at a time gets the disk's whole rate.
             let bytes = bytes.min(PIPE_BYTES);
             read_ahead(&file.ring, &cached, offset + bytes as u64, 2 * bytes);
-            file.ring.run(Fill::new(cached, offset, bytes, pipe), |_, fill| fill.take()).await
+            let filling = file.ring.run(Fill::new(cached, offset, bytes, pipe), |_, fill| fill.take());
+            timed(filling, &file.times, |times| &times.read).await
         }
     }
 
@@ -255,7 +264,8 @@ impl env::File for ShardFile {
     ) -> impl Future<Output = io::Result<usize>> + 'static {
         check_aligned(at as u64 | bytes as u64 | offset);
         let read = Read::new(&self.ring, Rc::clone(&self.file), chunk.grant(at..at + bytes), offset);
-        self.ring.run(read, |bytes, _| bytes as usize)
+        let reading = self.ring.run(read, |bytes, _| bytes as usize);
+        timed(reading, &self.times, |times| &times.read)
     }
 
     fn write(
@@ -266,11 +276,13 @@ impl env::File for ShardFile {
     ) -> impl Future<Output = io::Result<()>> + 'static {
         check_aligned(parts.iter().fold(offset, |bits, part| bits | part.len() as u64));
         let write = Write::new(&self.ring, Rc::clone(&self.file), parts, offset, synchronous);
-        self.ring.run(write, |_, _| ())
+        let kind: fn(&DiskTimes) -> &Histogram =
+            if synchronous { |times| &times.synchronous_write } else { |times| &times.write };
+        timed(self.ring.run(write, |_, _| ()), &self.times, kind)
     }
 
     fn sync_data(&self) -> impl Future<Output = io::Result<()>> + 'static {
-        self.call(FileCall::SyncData)
+        timed(self.call(FileCall::SyncData), &self.times, |times| &times.flush)
     }
 
     fn allocate(&self, bytes: u64) -> impl Future<Output = io::Result<()>> + 'static {
@@ -296,6 +308,20 @@ impl env::File for ShardFile {
         // The size of an open file is in memory: this call does not block.
         let size = fstat(self.file.get()).map(|stat| stat.st_size as u64);
         async move { Ok(size?) }
+    }
+}
+
+/// The same operation, its time recorded.
+fn timed<T>(
+    operation: impl Future<Output = io::Result<T>> + 'static,
+    times: &Rc<DiskTimes>,
+    kind: impl Fn(&DiskTimes) -> &Histogram + 'static,
+) -> impl Future<Output = io::Result<T>> + 'static {
+    let (times, began) = (Rc::clone(times), Instant::now());
+    async move {
+        let outcome = operation.await;
+        kind(&times).record(began.elapsed());
+        outcome
     }
 }
 

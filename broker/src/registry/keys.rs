@@ -140,6 +140,11 @@ impl Keys {
         format!("{}groups/{}/owners/", self.prefix, encode(group))
     }
 
+    /// The positions of all groups lie under this.
+    pub fn offsets(&self) -> String {
+        format!("{}offsets/", self.prefix)
+    }
+
     /// The positions of a group lie under this.
     pub fn offsets_of(&self, group: &str) -> String {
         format!("{}offsets/{}/", self.prefix, encode(group))

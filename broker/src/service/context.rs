@@ -11,6 +11,7 @@ use corelane_proto::frame::{self, Status};
 use corelane_proto::ids::{Epoch, Position};
 use prost::Message;
 
+use crate::figures::{RequestCounts, RequestTimes};
 use crate::io::env::ShardEnv;
 use crate::limits::SHARD_LONG_POLLS_MAX;
 use crate::messages::{Failure, IdMap, Metadata, PartitionKey, ToControl};
@@ -107,6 +108,12 @@ pub struct Counters {
     pub fetches: Cell<u64>,
     /// Requests answered `BUSY` because a limit of the shard was reached.
     pub busy: Cell<u64>,
+    /// Answers by method and status.
+    pub requests: RequestCounts,
+    /// How long requests took.
+    pub times: RequestTimes,
+    /// Bytes of the log sent to consumers, by partition.
+    pub fetched_by_partition: RefCell<IdMap<PartitionKey, u64>>,
 }
 
 impl Counters {

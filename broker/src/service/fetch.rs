@@ -3,7 +3,7 @@
 
 use std::pin::pin;
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use corelane_log::env::Env;
 use corelane_log::{Bounds, Piece, ReadError};
@@ -19,8 +19,10 @@ use crate::messages::Failure;
 
 /// Answers a Fetch of a connection that counts its waits in `waits`. Dropped with its connection, and its wait with it.
 pub async fn fetch(context: Rc<ShardContext>, waits: LongPolls, request: pb::FetchRequest) -> Reply {
-    match try_fetch(&context, &waits, &request).await {
+    let mut began = Instant::now();
+    match try_fetch(&context, &waits, &request, &mut began).await {
         Ok(reply) => {
+            context.counters.times.fetch.record(began.elapsed());
             Counters::add(&context.counters.fetches, 1);
             Counters::add(&context.counters.fetched_bytes, reply.payload_bytes() as u64);
             reply
@@ -29,8 +31,14 @@ pub async fn fetch(context: Rc<ShardContext>, waits: LongPolls, request: pb::Fet
     }
 }
 
-async fn try_fetch(context: &ShardContext, waits: &LongPolls, request: &pb::FetchRequest) -> Result<Reply, Failure> {
-    let (_, partition) = locate(context, &request.topic_id, request.partition, request.epoch)?;
+/// Sets `began` anew when a wait for news ends: it is no work of ours.
+async fn try_fetch(
+    context: &ShardContext,
+    waits: &LongPolls,
+    request: &pb::FetchRequest,
+    began: &mut Instant,
+) -> Result<Reply, Failure> {
+    let (key, partition) = locate(context, &request.topic_id, request.partition, request.epoch)?;
     let bytes_max = (request.max_bytes as usize).min(FETCH_BYTES_MAX);
     if bytes_max == 0 {
         return Err(invalid_field("max_bytes", "at least one byte must be asked for"));
@@ -45,6 +53,7 @@ async fn try_fetch(context: &ShardContext, waits: &LongPolls, request: &pb::Fetc
         if !wait.is_zero() {
             let _waiting = context.begin_long_poll(waits)?;
             let waited = wait_visible(context, &partition, position, wait).await;
+            *began = Instant::now();
             bounds = waited.map_err(|error| read_failure(&error))?;
         }
     }
@@ -58,6 +67,7 @@ async fn try_fetch(context: &ShardContext, waits: &LongPolls, request: &pb::Fetc
     };
     let pieces = partition.read(begin, bytes_max).await.map_err(|error| read_failure(&error))?;
     let bytes = pieces.iter().map(Piece::bytes).sum();
+    *context.counters.fetched_by_partition.borrow_mut().entry(key).or_default() += bytes as u64;
     let response = response(partition.bounds(), begin);
     let promise = partition.promise(begin);
     Ok(Reply::with_payload(&response, LogBytes { promise, begin, bytes, pieces }))

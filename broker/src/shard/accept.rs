@@ -18,9 +18,10 @@ use super::admission::Place;
 use super::connection::Connection;
 use super::receiver::Receiver;
 use super::state::{Attempt, HandOver, Shard};
+use crate::figures::{Closing, Refusal};
 use crate::io::socket::{Listener, Socket};
 use crate::limits;
-use crate::messages::{Closing, Failure, Refusal};
+use crate::messages::Failure;
 
 /// How long accepting rests when the system has no more descriptors or memory for a connection.
 const ACCEPT_REST: Duration = Duration::from_millis(100);
@@ -69,7 +70,8 @@ async fn take_over(shard: Rc<Shard>, socket: Socket, correlation: u32, hello: pb
         Err(refusal) => {
             let reason = shard.admission.explain(refusal);
             shard.noise.warn(|| format!("a connection from {} is not taken over: {reason}", peer(&socket)));
-            answer(&socket, correlation, &Failure::new(Status::Busy, format!("{reason}; try again later"))).await;
+            answer(&shard, &socket, correlation, &Failure::new(Status::Busy, format!("{reason}; try again later")))
+                .await;
         }
     }
 }
@@ -105,7 +107,7 @@ async fn greet(shard: Rc<Shard>, socket: Socket, _place: Place) {
         }
     };
     match check_hello(&shard, &hello) {
-        Err(failure) => answer(&socket, correlation, &failure).await,
+        Err(failure) => answer(&shard, &socket, correlation, &failure).await,
         Ok(wanted) if wanted == shard.context.identity.shard => serve(&shard, socket, correlation, &hello).await,
         Ok(wanted) => hand_over(&shard, socket, wanted, correlation, hello).await,
     }
@@ -214,7 +216,8 @@ fn check_hello(shard: &Shard, hello: &pb::HelloRequest) -> Result<u32, Failure> 
     }
 }
 
-async fn answer(socket: &Socket, correlation: u32, failure: &Failure) {
+async fn answer(shard: &Shard, socket: &Socket, correlation: u32, failure: &Failure) {
+    shard.context.counters.requests.add(Some(Method::Hello), failure.status, 1);
     let mut out = BytesMut::new();
     frame::encode_response(&mut out, failure.status, correlation, &failure.error, 0);
     // Whoever asked may be gone; there is nothing else to do for it.
@@ -230,14 +233,14 @@ async fn hand_over(shard: &Shard, socket: Socket, wanted: u32, correlation: u32,
     if let Err(reason) = sent {
         shard.noise.warn(|| format!("a connection cannot be handed to shard {wanted}: {reason}"));
         let failure = Failure::new(Status::Busy, "the shard cannot take the connection now; try again");
-        answer(&socket, correlation, &failure).await;
+        answer(shard, &socket, correlation, &failure).await;
     }
 }
 
 /// Serves a connection from the answer to its Hello until its end.
 async fn serve(shard: &Rc<Shard>, socket: Socket, correlation: u32, hello: &pb::HelloRequest) {
     if shard.context.is_stopping.get() {
-        answer(&socket, correlation, &Failure::new(Status::Stopping, "this broker is stopping")).await;
+        answer(shard, &socket, correlation, &Failure::new(Status::Stopping, "this broker is stopping")).await;
         return;
     }
     let connection = Connection::new(Rc::clone(shard), socket.clone());
@@ -245,13 +248,14 @@ async fn serve(shard: &Rc<Shard>, socket: Socket, correlation: u32, hello: &pb::
     match displace(shard, hello, &connection).await {
         Ok(()) => {
             tracing::debug!(peer = connection.peer(), client = hello.client_name, "a connection is served");
+            shard.context.counters.requests.add(Some(Method::Hello), Status::Ok, 1);
             connection.outgoing.push_heads(|out| {
                 frame::encode_response(out, Status::Ok, correlation, &hello_response(shard), 0);
             });
             let mut receiver = Receiver::new(socket, Rc::clone(&connection.activity), shard.receive_extra.clone());
             connection.serve(&mut receiver).await;
         }
-        Err(failure) => answer(&socket, correlation, &failure).await,
+        Err(failure) => answer(shard, &socket, correlation, &failure).await,
     }
     connection.end(Ending::AtOnce);
     shard.connections.borrow_mut().remove(key);

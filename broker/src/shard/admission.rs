@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::rc::Rc;
 
-use crate::messages::{Closing, Refusal};
+use crate::figures::{Closing, Refusal};
 use crate::service::context::Level;
 
 /// The places of a shard's connections, taken and free.

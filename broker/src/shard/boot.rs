@@ -36,8 +36,8 @@ use crate::io::memory;
 use crate::io::signal::Signal;
 use crate::io::socket::{self, Listener};
 use crate::limits;
-use crate::messages::{DamageFigures, Metadata, ShardFigures, ToControl, ToShard};
-use crate::service::context::{Counters, Identity, LongPolls, Owned, ShardContext};
+use crate::messages::{Metadata, ToControl, ToShard};
+use crate::service::context::{Counters, Identity, LongPolls, ShardContext};
 
 /// When the executor interrupts its tasks to look after its rings, if they have not let it before: see `turns`.
 const PREEMPT_AFTER: Duration = Duration::from_millis(100);
@@ -348,6 +348,7 @@ impl Seat {
             data_dir: options.data_dir,
             starts: options.starts,
             carried: RefCell::new(carried),
+            let_go: Cell::default(),
             has_served: Cell::new(false),
             admission: Admission::new(options.connections_max, options.connections_per_address_max),
             peer_timeout: options.peer_timeout,
@@ -437,43 +438,9 @@ impl Shard {
                 let _ = answer.send(self.describe_topic(topic_id));
             }
             ToShard::Figures { answer } => {
-                let _ = answer.send(self.figures());
+                let _ = answer.send(self.figures().await);
             }
             ToShard::Serve | ToShard::Stop { .. } => unreachable!("handled by the shard's main loop"),
-        }
-    }
-
-    fn figures(&self) -> ShardFigures {
-        let context = &self.context;
-        let partitions = context.partitions.borrow();
-        let refused = partitions.values().filter(|owned| matches!(owned, Owned::Refused(_))).count() as u64;
-        let mut damage = DamageFigures::default();
-        for owned in partitions.values() {
-            if let Owned::Serving { partition, .. } = owned {
-                damage.add(&partition.stats());
-            }
-        }
-        let (accepted, refused_connections, closed_connections) = self.admission.totals();
-        ShardFigures {
-            shard: context.identity.shard,
-            partitions: partitions.len() as u64 - refused,
-            refused,
-            damage,
-            connections: self.admission.taken() as u64,
-            connections_max: self.admission.connections_max() as u64,
-            accepted,
-            refused_connections,
-            closed_connections,
-            busy: context.counters.busy.get(),
-            long_polls: context.long_polls.count() as u64,
-            outgoing_head_bytes: self.outgoing_heads.get() as u64,
-            receive_extra_bytes: self.receive_extra.held_bytes() as u64,
-            arena_bytes: context.env.arena().bytes_total() as u64,
-            arena_used_bytes: context.env.arena().bytes_used() as u64,
-            published_bytes: context.counters.published_bytes.get(),
-            published_sets: context.counters.published_sets.get(),
-            fetched_bytes: context.counters.fetched_bytes.get(),
-            fetches: context.counters.fetches.get(),
         }
     }
 

@@ -8,6 +8,7 @@ use std::io;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Poll, Waker};
+use std::time::Instant;
 
 use bytes::BytesMut;
 use corelane_proto::frame::{FrameError, FrameHeader, HEADER_BYTES, Method, Status};
@@ -22,10 +23,11 @@ use super::durable::DurableQueue;
 use super::outgoing::Outgoing;
 use super::receiver::Receiver;
 use super::state::Shard;
+use crate::figures::Closing;
 use crate::io::signal::Signal;
 use crate::io::socket::Socket;
 use crate::limits;
-use crate::messages::{Closing, Failure, IdMap, PartitionKey};
+use crate::messages::{Failure, IdMap, PartitionKey};
 use crate::service;
 use crate::service::context::{Counters, LongPolls, Reply, Sequences};
 
@@ -94,9 +96,44 @@ impl Connection {
     }
 
     /// What a request that waits beside the loop does when it is answered.
-    pub(super) fn answer(&self, correlation: u32, reply: Reply) {
+    fn answer(&self, correlation: u32, method: Method, reply: Reply) {
+        self.note_reply(correlation, method, &reply);
         self.outgoing.push(correlation, reply);
         self.finish_requests(1);
+    }
+
+    fn note_reply(&self, correlation: u32, method: Method, reply: &Reply) {
+        self.note_answer(correlation, Some(method), reply.status, || {
+            pb::Error::decode(&reply.proto[..]).map(|error| error.message).unwrap_or_default()
+        });
+    }
+
+    /// Counts an answer. Of what the broker did not foresee a line is logged, with the request's name: where it came from
+    /// and its number there, which the client has too.
+    fn note_answer(&self, correlation: u32, method: Option<Method>, status: Status, message: impl FnOnce() -> String) {
+        self.shard.context.counters.requests.add(method, status, 1);
+        if status == Status::Internal {
+            self.shard.noise.warn(|| {
+                let method = method.map_or_else(String::new, |method| format!("{method:?}"));
+                format!("request {}#{correlation} {method} failed: {}", self.peer(), message())
+            });
+        }
+    }
+
+    /// Publishes whose requests came at these times have this outcome.
+    pub(super) fn count_publishes(&self, status: Status, began: impl Iterator<Item = Instant>) {
+        let (counters, now) = (&self.shard.context.counters, Instant::now());
+        let mut count = 0;
+        for began in began {
+            count += 1;
+            counters.times.publish.record(now.duration_since(began));
+        }
+        counters.requests.add(Some(Method::Publish), status, count);
+    }
+
+    /// Requests that were read and are not answered.
+    pub(super) fn in_flight(&self) -> usize {
+        self.in_flight.get()
     }
 
     pub(super) fn answer_publishes(&self, count: usize, encode: impl FnOnce(&mut BytesMut)) {
@@ -231,6 +268,7 @@ impl Connection {
                 receiver.skip(rest_bytes as usize).await?;
                 self.refuse(
                     correlation,
+                    None,
                     Failure::new(Status::Unsupported, format!("flags {flags:#06x} mean nothing yet")),
                 );
                 return Ok(rest_bytes as usize);
@@ -250,11 +288,13 @@ impl Connection {
             let request = pb::PublishRequest::decode(proto);
             self.publish(receiver, header.correlation, request.ok(), payload_bytes).await?;
         } else {
-            let request = self.request(method.ok(), proto, payload_bytes);
+            let method = method.ok();
+            let request = self.request(method, proto, payload_bytes);
             receiver.skip(payload_bytes).await?;
-            match request {
-                Ok(request) => self.start(header.correlation, request),
-                Err(failure) => self.refuse(header.correlation, failure),
+            match (request, method) {
+                (Ok(request), Some(method)) => self.start(header.correlation, method, request),
+                (Ok(_), None) => unreachable!("a method that is not known has no request"),
+                (Err(failure), method) => self.refuse(header.correlation, method, failure),
             }
         }
         Ok(header.frame_bytes() as usize)
@@ -269,7 +309,8 @@ impl Connection {
         self.socket.peer().map_or_else(|| "a peer that left".to_owned(), |peer| peer.to_string())
     }
 
-    fn refuse(&self, correlation: u32, failure: Failure) {
+    fn refuse(&self, correlation: u32, method: Option<Method>, failure: Failure) {
+        self.note_answer(correlation, method, failure.status, || failure.error.message.clone());
         self.outgoing.push(correlation, failure.into());
     }
 
@@ -309,17 +350,20 @@ impl Connection {
     }
 
     /// Runs a request; what is not answered at once waits beside the loop.
-    fn start(self: &Rc<Self>, correlation: u32, mut request: Pin<Box<dyn Future<Output = Reply>>>) {
+    fn start(self: &Rc<Self>, correlation: u32, method: Method, mut request: Pin<Box<dyn Future<Output = Reply>>>) {
         self.in_flight.set(self.in_flight.get() + 1);
         let mut context = std::task::Context::from_waker(Waker::noop());
         match request.as_mut().poll(&mut context) {
-            Poll::Ready(reply) => self.answer(correlation, reply),
+            Poll::Ready(reply) => self.answer(correlation, method, reply),
             Poll::Pending => {
-                let connection = Rc::downgrade(self);
+                let (connection, began) = (Rc::downgrade(self), Instant::now());
                 self.push_work(Box::pin(async move {
                     let reply = request.await;
                     if let Some(connection) = connection.upgrade() {
-                        connection.answer(correlation, reply);
+                        if method == Method::Commit {
+                            connection.shard.context.counters.times.commit.record(began.elapsed());
+                        }
+                        connection.answer(correlation, method, reply);
                     }
                 }));
             }
@@ -350,6 +394,7 @@ impl Connection {
         request: Option<pb::PublishRequest>,
         set_bytes: usize,
     ) -> io::Result<()> {
+        let began = Instant::now();
         let admitted = request
             .ok_or_else(|| Failure::new(Status::InvalidRequest, "the request message cannot be parsed"))
             .and_then(|request| service::publish::admit(&self.shard.context, &self.sequences, &request, set_bytes));
@@ -373,17 +418,24 @@ impl Connection {
         receiver.receive_into(&mut landing).await?;
         let key = admitted.partition_key();
         match service::publish::append(&self.shard.context, &self.sequences, admitted, landing).await {
-            service::publish::Published::Silent => {}
-            service::publish::Published::Reply(reply) => self.outgoing.push(correlation, reply),
+            service::publish::Published::Silent => self.count_publishes(Status::Ok, std::iter::once(began)),
+            service::publish::Published::Reply(reply) => {
+                if reply.status == Status::Ok {
+                    self.count_publishes(Status::Ok, std::iter::once(began));
+                } else {
+                    self.note_reply(correlation, Method::Publish, &reply);
+                }
+                self.outgoing.push(correlation, reply);
+            }
             service::publish::Published::WhenDurable { partition, first, next } => {
                 self.in_flight.set(self.in_flight.get() + 1);
                 self.publishes.set(self.publishes.get() + 1);
                 if let Some(queue) = self.durable.borrow().get(&key) {
-                    queue.push(correlation, first, next);
+                    queue.push(correlation, first, next, began);
                     return Ok(());
                 }
                 let queue = Rc::new(DurableQueue::new(key, partition));
-                queue.push(correlation, first, next);
+                queue.push(correlation, first, next, began);
                 self.push_work(Box::pin(Rc::clone(&queue).answer_all(Rc::downgrade(self))));
                 self.durable.borrow_mut().insert(key, queue);
             }
@@ -414,7 +466,7 @@ impl Connection {
         failure: Failure,
     ) -> io::Result<()> {
         receiver.skip(set_bytes).await?;
-        self.refuse(correlation, failure);
+        self.refuse(correlation, Some(Method::Publish), failure);
         Ok(())
     }
 }

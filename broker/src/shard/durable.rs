@@ -4,6 +4,7 @@
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::{Rc, Weak};
+use std::time::Instant;
 
 use corelane_proto::frame::{Status, encode_response};
 use corelane_proto::ids::Position;
@@ -25,6 +26,7 @@ struct Waiting {
     correlation: u32,
     first: Position,
     next: Position,
+    began: Instant,
 }
 
 impl DurableQueue {
@@ -32,9 +34,9 @@ impl DurableQueue {
         Self { key, partition, waiting: RefCell::default() }
     }
 
-    /// A set from `first` up to `next` was appended.
-    pub(super) fn push(&self, correlation: u32, first: Position, next: Position) {
-        self.waiting.borrow_mut().push_back(Waiting { correlation, first, next });
+    /// A set from `first` up to `next`, whose request came at `began`, was appended.
+    pub(super) fn push(&self, correlation: u32, first: Position, next: Position, began: Instant) {
+        self.waiting.borrow_mut().push_back(Waiting { correlation, first, next, began });
     }
 
     /// Answers each publish once it is durable, until none waits.
@@ -54,8 +56,11 @@ impl DurableQueue {
                 Err(_) => self.waiting.borrow().len(),
             };
             let answered: Vec<Waiting> = self.waiting.borrow_mut().drain(..covered).collect();
+            let status =
+                outcome.as_ref().map_or_else(|error| service::publish::append_failure(error).status, |_| Status::Ok);
+            connection.count_publishes(status, answered.iter().map(|waiting| waiting.began));
             connection.answer_publishes(answered.len(), |out| {
-                for Waiting { correlation, first, next } in answered {
+                for Waiting { correlation, first, next, .. } in answered {
                     match &outcome {
                         Ok(durable_end) => {
                             let response =

@@ -8,6 +8,7 @@ pub mod boot;
 mod budget;
 mod connection;
 mod durable;
+mod figures;
 mod file_reader;
 mod noise;
 mod outgoing;

@@ -15,6 +15,7 @@ use futures_util::StreamExt;
 use futures_util::future::join_all;
 
 use super::state::Shard;
+use crate::figures::{add_stats, let_go};
 use crate::io::env::ShardEnv;
 use crate::limits;
 use crate::messages::{Failure, OpenPartition, Opened, PartitionKey, PartitionReport};
@@ -78,6 +79,15 @@ impl Shard {
             tracing::warn!(%reason, "a partition that is served no longer could not be flushed");
         }
         self.carried.borrow_mut().insert(partition, log.checkpoint_entry());
+        self.note_let_go(partition, &log);
+    }
+
+    /// What it has counted goes on to count.
+    fn note_let_go(&self, key: PartitionKey, partition: &Partition) {
+        let mut sum = self.let_go.get();
+        add_stats(&mut sum, &let_go(&partition.stats()));
+        self.let_go.set(sum);
+        self.context.counters.fetched_by_partition.borrow_mut().remove(&key);
     }
 
     /// Gives a topic's partitions its new configuration.
@@ -94,6 +104,9 @@ impl Shard {
         let partitions = self.serving(Some(topic_id));
         self.context.partitions.borrow_mut().retain(|(id, _), _| *id != topic_id);
         self.carried.borrow_mut().retain(|(id, _), _| *id != topic_id);
+        for (key, partition) in &partitions {
+            self.note_let_go(*key, partition);
+        }
         join_all(partitions.iter().map(|(_, partition)| partition.abandon())).await;
     }
 

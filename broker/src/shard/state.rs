@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
-use corelane_log::{CheckpointEntry, Shard as LogShard};
+use corelane_log::{CheckpointEntry, PartitionStats, Shard as LogShard};
 use corelane_proto::pb;
 use slab::Slab;
 
@@ -48,6 +48,8 @@ pub(super) struct Shard {
     /// Checkpoint entries of the last life whose partitions do not serve, or not yet: lost with the next checkpoint, they
     /// would no longer tell recovery what had been durable.
     pub(super) carried: RefCell<HashMap<PartitionKey, CheckpointEntry>>,
+    /// What partitions have counted that are not here any more: a counter never goes down.
+    pub(super) let_go: Cell<PartitionStats>,
     /// Set once every partition was opened, as far as it could be.
     pub(super) has_served: Cell<bool>,
     pub(super) admission: Admission,

@@ -1,5 +1,6 @@
-//! The control page: /metrics, /health/live, /health/ready. It asks the control thread's main task for what it shows, and
-//! owns nothing. Few connections at a time, none for longer than a minute: a page, not a service.
+//! The control page: status, metrics, health, and the level of the log, which alone can be changed here. It asks the
+//! control thread's main task for what it shows, and owns nothing. Few connections at a time, none for long: a page, not a
+//! service.
 
 use std::io;
 use std::net::SocketAddr;
@@ -8,50 +9,71 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use axum::Router;
-use axum::extract::State;
-use axum::http::{StatusCode, header};
+use axum::extract::connect_info::Connected;
+use axum::extract::{ConnectInfo, DefaultBodyLimit, RawQuery, State};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use axum::serve::IncomingStream;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::time::Sleep;
 
-use super::metrics::CONTENT_TYPE;
-use crate::limits::{HTTP_CONNECTION_MAX, HTTP_CONNECTIONS_MAX};
+use super::logs::LogLevel;
+use super::metrics::{CONTENT_TYPE, Detail};
+use super::snapshot::Readiness;
+use super::status::PAGE;
+use crate::limits::{HTTP_BODY_BYTES_MAX, HTTP_CONNECTION_MAX, HTTP_CONNECTIONS_MAX};
 
 /// What there is to ask for.
-const PATHS: &str = "A Corelane broker. There are /metrics, /health/live and /health/ready here.\n";
+const PATHS: &str = "A Corelane broker. There are /, /metrics, /health/live and /health/ready here.\n";
+/// What the status page may do: run what it brings along and ask where it came from.
+const PAGE_POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; \
+                           img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 /// A question to the control thread's main task.
 #[derive(Debug)]
 pub enum Question {
     /// The metrics page.
-    Metrics(oneshot::Sender<String>),
+    Metrics(Detail, oneshot::Sender<String>),
+    /// What the status page shows.
+    Status(oneshot::Sender<String>),
     /// Whether the broker is ready.
     Ready(oneshot::Sender<Readiness>),
 }
 
-/// Whether the broker is ready, and what else an operator should know.
-#[derive(Debug, Default)]
-pub struct Readiness {
-    /// Why it is not; empty: it is.
-    pub reasons: Vec<String>,
-    /// What does not keep it from serving.
-    pub warnings: Vec<String>,
+/// What the pages' answers are made from.
+#[derive(Clone)]
+struct Pages {
+    questions: mpsc::Sender<Question>,
+    level: LogLevel,
 }
 
-/// Serves the page until it is dropped.
-pub async fn serve(listener: TcpListener, questions: mpsc::Sender<Question>) -> io::Result<()> {
+/// Serves the pages until it is dropped.
+pub async fn serve(listener: TcpListener, questions: mpsc::Sender<Question>, level: LogLevel) -> io::Result<()> {
     let router = Router::new()
-        .route("/", get(async || PATHS))
+        .route("/", get(page))
+        .route("/status.json", get(status))
         .route("/metrics", get(metrics))
         .route("/health/live", get(async || "live\n"))
         .route("/health/ready", get(ready))
+        .route("/log/level", get(log_level).put(set_log_level))
         .fallback(async || (StatusCode::NOT_FOUND, PATHS))
-        .with_state(questions);
+        .layer(DefaultBodyLimit::max(HTTP_BODY_BYTES_MAX))
+        .with_state(Pages { questions, level });
     let listener = Limited { listener, seats: Arc::new(Semaphore::new(HTTP_CONNECTIONS_MAX)) };
-    axum::serve(listener, router).await
+    axum::serve(listener, router.into_make_service_with_connect_info::<Peer>()).await
+}
+
+/// Where a request came from.
+#[derive(Clone, Copy, Debug)]
+struct Peer(SocketAddr);
+
+impl Connected<IncomingStream<'_, Limited>> for Peer {
+    fn connect_info(stream: IncomingStream<'_, Limited>) -> Self {
+        Self(*stream.remote_addr())
+    }
 }
 
 async fn ask<T>(
@@ -67,15 +89,54 @@ fn stopping() -> Response {
     (StatusCode::SERVICE_UNAVAILABLE, "the broker is stopping\n").into_response()
 }
 
-async fn metrics(State(questions): State<mpsc::Sender<Question>>) -> Response {
-    match ask(&questions, Question::Metrics).await {
+async fn page() -> Response {
+    let headers = [
+        (header::CONTENT_TYPE, "text/html; charset=utf-8"),
+        (header::CONTENT_SECURITY_POLICY, PAGE_POLICY),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::REFERRER_POLICY, "no-referrer"),
+        (header::CACHE_CONTROL, "no-cache"),
+    ];
+    (headers, PAGE).into_response()
+}
+
+async fn status(State(pages): State<Pages>) -> Response {
+    match ask(&pages.questions, Question::Status).await {
+        Some(json) => {
+            let headers = [(header::CONTENT_TYPE, "application/json"), (header::CACHE_CONTROL, "no-store")];
+            (headers, json).into_response()
+        }
+        None => stopping(),
+    }
+}
+
+async fn metrics(State(pages): State<Pages>, RawQuery(query): RawQuery) -> Response {
+    let detail = match detail(query.as_deref().unwrap_or("")) {
+        Ok(detail) => detail,
+        Err(reason) => return (StatusCode::BAD_REQUEST, reason).into_response(),
+    };
+    match ask(&pages.questions, |answer| Question::Metrics(detail, answer)).await {
         Some(page) => ([(header::CONTENT_TYPE, CONTENT_TYPE)], page).into_response(),
         None => stopping(),
     }
 }
 
-async fn ready(State(questions): State<mpsc::Sender<Question>>) -> Response {
-    match ask(&questions, Question::Ready).await {
+/// What a query asks for.
+fn detail(query: &str) -> Result<Detail, String> {
+    let mut detail = Detail::default();
+    for one in query.split('&').filter(|one| !one.is_empty()) {
+        match one {
+            "topics=1" => detail.topics = true,
+            "partitions=1" => detail.partitions = true,
+            "topics=0" | "partitions=0" => {}
+            _ => return Err(format!("{one:?} is not known; there are topics=1 and partitions=1\n")),
+        }
+    }
+    Ok(detail)
+}
+
+async fn ready(State(pages): State<Pages>) -> Response {
+    match ask(&pages.questions, Question::Ready).await {
         Some(Readiness { reasons, warnings }) => {
             let is_ready = reasons.is_empty();
             let mut lines = if is_ready { vec!["ready".to_owned()] } else { reasons };
@@ -84,6 +145,28 @@ async fn ready(State(questions): State<mpsc::Sender<Question>>) -> Response {
             (status, lines.join("\n") + "\n").into_response()
         }
         None => stopping(),
+    }
+}
+
+async fn log_level(State(pages): State<Pages>) -> String {
+    format!("{}\n", pages.level.get())
+}
+
+/// Only from this machine, whatever the page listens on, and never for a script of some other page in an operator's
+/// browser, which always says where it comes from.
+async fn set_log_level(
+    State(pages): State<Pages>,
+    ConnectInfo(Peer(peer)): ConnectInfo<Peer>,
+    headers: HeaderMap,
+    filter: String,
+) -> Response {
+    if !peer.ip().to_canonical().is_loopback() || headers.contains_key(header::ORIGIN) {
+        let reason = "the level of the log can be changed from the broker's machine only, and not by a web page\n";
+        return (StatusCode::FORBIDDEN, reason).into_response();
+    }
+    match pages.level.set(filter.trim()) {
+        Ok(()) => format!("{}\n", pages.level.get()).into_response(),
+        Err(reason) => (StatusCode::BAD_REQUEST, format!("{reason}\n")).into_response(),
     }
 }
 

@@ -1,5 +1,8 @@
-//! What operators see: log lines on stderr, metrics and health on the HTTP page. Runs on the control thread.
+//! What operators see: log lines, the metrics page, health, the status page.
 
 pub mod http;
 pub mod logs;
 pub mod metrics;
+pub mod process;
+pub mod snapshot;
+pub mod status;

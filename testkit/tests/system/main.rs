@@ -13,6 +13,7 @@ mod flush;
 mod hostile;
 mod lifecycle;
 mod memory;
+mod operations;
 mod places;
 mod retention;
 mod sample_logs;

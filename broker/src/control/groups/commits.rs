@@ -45,6 +45,11 @@ struct Waiting {
 }
 
 impl Commits {
+    /// How many wait.
+    pub(super) fn waiting_count(&self) -> usize {
+        self.waiting.borrow().len()
+    }
+
     /// Forgets what is known of positions.
     pub(super) fn forget(&self) {
         self.known.borrow_mut().clear();

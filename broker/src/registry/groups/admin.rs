@@ -1,12 +1,27 @@
 //! What operators do to groups: positions read and set, groups deleted.
 
+use corelane_proto::ids::{Epoch, Position};
+
 use super::{CONFLICTS_MAX, GroupError, GroupStore, got, parse};
 use crate::limits::COMMITS_A_TXN;
 use crate::registry::assignment::PartitionId;
 use crate::registry::group_records::{GroupRecord, OffsetRecord};
 use crate::registry::keys::Key;
 use crate::registry::records::Record as _;
-use crate::registry::store::{Op, OpResult, Range, Store, Test, Txn, list};
+use crate::registry::store::{Op, OpResult, Range, Store, StoreError, Test, Txn, list};
+
+/// Up to where a group has processed a partition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupPosition {
+    /// The group.
+    pub group: String,
+    /// The partition.
+    pub partition: PartitionId,
+    /// Of the log that was read.
+    pub epoch: Epoch,
+    /// Everything below it was processed.
+    pub position: Position,
+}
 
 impl<S: Store> GroupStore<S> {
     /// Every committed position of a group.
@@ -18,6 +33,29 @@ impl<S: Store> GroupStore<S> {
             positions.push(((topic, partition), parse(&entry)?));
         }
         Ok(positions)
+    }
+
+    /// The committed positions of all groups, page by page and so not all of the same moment: about `positions_max` at most.
+    /// And whether that is all. What is not readable is left out.
+    pub async fn all_committed(&self, positions_max: usize) -> Result<(Vec<GroupPosition>, bool), StoreError> {
+        let mut range = Range::prefix(&self.keys.offsets());
+        let mut positions = Vec::new();
+        loop {
+            let page = self.store.range(range.clone()).await?;
+            for entry in &page.entries {
+                if let (Some(Key::Offset(group, topic, partition)), Ok(record)) =
+                    (self.keys.parse(&entry.key), OffsetRecord::from_bytes(&entry.value))
+                {
+                    let (epoch, position) = (record.epoch, record.position);
+                    positions.push(GroupPosition { group, partition: (topic, partition), epoch, position });
+                }
+            }
+            match page.entries.last() {
+                // The smallest key above it.
+                Some(last) if page.more && positions.len() < positions_max => range.start = format!("{}\0", last.key),
+                _ => return Ok((positions, !page.more)),
+            }
+        }
     }
 
     /// Sets positions of a group without members, a page at a time; returns of each whether its partition exists. A member
