@@ -1,5 +1,6 @@
 //! What operators see and use: pages, log lines, what the service manager is told, what `deploy/` holds.
 
+mod deployed;
 mod pages;
 mod running;
 
