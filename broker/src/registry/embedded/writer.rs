@@ -122,7 +122,9 @@ impl Writer {
                     self.told.clear();
                     tracing::info!("the registry's file is written again");
                 }
-                answers.into_iter().for_each(|answer| answer());
+                for answer in answers {
+                    answer();
+                }
             }
             Err(error) => {
                 self.failed("was not written", &error);
