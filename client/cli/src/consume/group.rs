@@ -109,7 +109,9 @@ impl GroupJob {
                             item
                         }
                         Poll::Pending => {
+                            // Now, for a buffer may be written already that was only just handed over.
                             let written = self.sink.written();
+                            self.unwritten.written(written);
                             tokio::select! {
                                 item = self.consumer.next() => item,
                                 interruption = signals.next() => return Ok(End::Interrupted(interruption)),

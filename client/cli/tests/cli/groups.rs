@@ -66,6 +66,33 @@ fn members_share_the_messages_and_one_that_is_stopped_commits_what_it_printed() 
 }
 
 #[test]
+fn a_member_that_waits_for_news_has_committed_all_that_it_wrote() {
+    let broker = broker_with_topic(2);
+    let mut reader = Running::start(broker.cli().args([
+        "consume",
+        "t",
+        "--group",
+        "g",
+        "--commit-interval",
+        "50ms",
+        "--output",
+        "/dev/null",
+    ]));
+    // Again and again: whether the last buffer is written before the member begins to wait is a matter of chance.
+    for round in 0..20 {
+        produce(&broker, &[], &numbers(10 * round, 10 * round + 10));
+        wait_until("the lag to be gone", DEADLINE, || {
+            let group = cli(&broker, &["--json", "group", "describe", "g"]);
+            let group: serde_json::Value = serde_json::from_slice(&group.stdout).unwrap_or_default();
+            let partitions = group["partitions"].as_array().map_or(&[][..], Vec::as_slice);
+            partitions.len() == 2 && partitions.iter().all(|partition| partition["lag_bytes"] == 0)
+        });
+    }
+    reader.signal(Signal::TERM);
+    assert!(reader.end().0.success());
+}
+
+#[test]
 fn groups_are_listed_described_reset_verified_and_deleted() {
     let broker = broker_with_topic(2);
     for partition in ["0", "1"] {
