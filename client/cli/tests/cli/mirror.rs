@@ -10,7 +10,7 @@ use corelane_testkit::{Broker, BrokerOptions, Finished, run, run_with_input, wai
 use rustix::process::Signal;
 
 use crate::running::Running;
-use crate::{DEADLINE, broker_with_topic, corelane, json, ok, produce};
+use crate::{DEADLINE, broker_with_topic, corelane, json, numbers, ok, produce};
 
 /// `mirror` from one broker to another.
 fn mirror(from: &Broker, to: &Broker, args: &[&str]) -> Command {
@@ -151,6 +151,25 @@ fn two_clusters_that_mirror_each_other_copy_each_message_once_and_a_third_joins_
         assert!(copied.len() == usize::from(!published.is_empty()), "key {key}: {copied:?}");
         assert!(copied.iter().all(|lines| *lines == published), "key {key}: {copied:?} {published:?}");
     }
+}
+
+#[test]
+fn an_exact_mirror_and_one_back_do_not_copy_for_ever_either() {
+    let (one, other) = (broker_with_topic(1), Broker::start(BrokerOptions::new()));
+    let there = start(&one, &other, &["--exact"]);
+    let count = |line: &str| {
+        let consumed = run(one.cli().args(["consume", "t", "--exit-at-end"]), DEADLINE);
+        consumed.text().lines().filter(|printed| *printed == line).count()
+    };
+    produce(&one, &[], &numbers(0, 100));
+    wait_until("the copy to be made", DEADLINE, || verify(&one, &other, &["--exact"]).status.success());
+    // An exact mirror adds no origin: what comes back once looks like the other's own.
+    let back = start(&other, &one, &[]);
+    wait_until("the last to come back", DEADLINE, || count("99") == 2);
+    produce(&one, &[], b"end\n");
+    wait_until("the end to come back", DEADLINE, || count("end") == 2);
+    [there, back].into_iter().for_each(stop);
+    assert_eq!((count("0"), count("99"), count("end")), (2, 2, 2));
 }
 
 #[test]
