@@ -301,7 +301,7 @@ fn expected(method: Method, proto: &[u8]) -> Expected {
     let may_wait = match method {
         Method::Publish => pb::PublishRequest::decode(proto).is_ok_and(|request| request.acks == pb::Acks::None as i32),
         Method::Fetch => pb::FetchRequest::decode(proto).is_ok_and(|request| request.max_wait_ms > 0),
-        Method::Heartbeat | Method::JoinGroup => true,
+        Method::Heartbeat | Method::Claim | Method::JoinGroup => true,
         _ => false,
     };
     if may_wait { Expected::Perhaps } else { Expected::Answer }
