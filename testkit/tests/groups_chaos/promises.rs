@@ -9,8 +9,8 @@ use corelane_testkit::{Broker, BrokerOptions, full};
 
 use super::history::{What, quantile};
 use super::world::{
-    GROUP, Manner, Members, PATIENCE, Publisher, TOPIC, assert_holds, catch_up, client_of, client_with_topic, describe,
-    is_settled, make_topic, now, read_topic, settle,
+    GROUP, Manner, Member, Members, PATIENCE, Publisher, TOPIC, assert_holds, catch_up, client_of, client_with_topic,
+    describe, is_settled, make_topic, now, read_topic, settle,
 };
 
 async fn pause(duration: Duration) {
@@ -25,18 +25,35 @@ async fn alone(partitions: u32) -> (Broker, Client) {
     (broker, client)
 }
 
+/// Pauses a member between the delivery of a message and its commit.
+async fn pause_with_a_message_in_hand(member: &mut Member, members: &Members) {
+    let began = Instant::now();
+    loop {
+        assert!(began.elapsed() < PATIENCE, "the member never has a message in hand");
+        member.process.pause();
+        // What it was writing when the signal came is there by then.
+        pause(Duration::from_millis(20)).await;
+        let events = members.history().events;
+        let last = events.iter().filter(|event| event.member == member.number).max_by_key(|event| event.at);
+        if last.is_some_and(|event| matches!(event.what, What::Deliver { .. })) {
+            return;
+        }
+        member.process.resume();
+        pause(Duration::from_millis(30)).await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_member_that_slept_past_its_lease_delivers_nothing_more_and_what_it_held_is_not_committed() {
     const PARTITIONS: u32 = 4;
     let (broker, client) = alone(PARTITIONS).await;
     let lease = Duration::from_millis(1_500);
-    let manner = Manner { lease, hold: Duration::from_millis(5), commit_every: 1 };
+    let manner = Manner { lease, hold: Duration::from_millis(100), commit_every: 1 };
     let mut members = Members::new(broker.addr().to_string(), manner);
-    let publisher = Publisher::start(&client, PARTITIONS, Duration::from_millis(250));
+    let publisher = Publisher::start(&client, PARTITIONS, Duration::from_millis(500));
     let (mut sleeper, _other) = (members.start(), members.start());
     settle(&client, PARTITIONS, 2).await;
-    pause(Duration::from_millis(300)).await;
-    sleeper.process.pause();
+    pause_with_a_message_in_hand(&mut sleeper, &members).await;
     let slept = now();
     settle(&client, PARTITIONS, 1).await;
     pause(2 * lease).await;
