@@ -6,4 +6,5 @@ mod kit;
 mod opening;
 mod publishing;
 mod reading;
+mod recovering;
 mod topics;
