@@ -69,16 +69,26 @@ impl<S: Store> Control<S> {
         partition: u32,
         epoch: Epoch,
     ) -> Result<pb::AcceptLossResponse, Failure> {
-        let count = {
+        let (name, topic) = {
             let view = self.view.borrow();
-            let topic = view.name_of(topic_id).and_then(|name| view.topics.get(name));
-            topic.map_or(0, |topic| topic.record.partitions)
+            let name = view.name_of(topic_id).filter(|name| view.topics[*name].record.partitions > partition);
+            let Some(name) = name else {
+                return Err(Failure::new(Status::UnknownPartition, "there is no such partition"));
+            };
+            if let Some(absent) = view.brokers.keys().find(|id| !view.alive.contains_key(id)) {
+                let reason = format!(
+                    "broker {absent} does not run, and may hold the partition: start it, or if it will never come back: \
+                     corelane broker forget {absent}"
+                );
+                return Err(invalid_field("partition", reason));
+            }
+            (name.clone(), view.topics[name].revision)
         };
-        if partition >= count {
-            return Err(Failure::new(Status::UnknownPartition, "there is no such partition"));
+        if self.serving(topic_id, partition) {
+            return Err(serves());
         }
         let place = place(1, &self.candidates(1)?)[0];
-        let begun = self.topics.begin_lost(topic_id, partition, epoch, place).await?;
+        let begun = self.topics.begin_lost((&name, topic), topic_id, partition, epoch, place).await?;
         tracing::warn!(%topic_id, partition, %epoch, broker_id = place, "a partition without a record begins anew");
         Ok(pb::AcceptLossResponse { epoch: begun.epoch.0, broker_id: place })
     }
@@ -88,11 +98,15 @@ impl<S: Store> Control<S> {
         let hosted = self.hosted.borrow();
         match hosted.get(&topic_id).and_then(|topic| topic.partitions.get(&partition)) {
             Some(Served::Refused(..)) => Ok(self.broker_id),
-            _ => Err(invalid_field(
-                "partition",
-                "this broker serves the partition, or is about to: nothing of it is lost",
-            )),
+            _ => Err(serves()),
         }
+    }
+
+    /// Whether this broker has the partition open, recorded or not.
+    fn serving(&self, topic_id: TopicId, partition: u32) -> bool {
+        let hosted = self.hosted.borrow();
+        let served = hosted.get(&topic_id).and_then(|topic| topic.partitions.get(&partition));
+        matches!(served, Some(Served::Serving(_) | Served::Unrecorded(_)))
     }
 
     /// A place for a partition whose broker is known to be gone for good.
@@ -110,4 +124,8 @@ impl<S: Store> Control<S> {
         let places = place(1, &self.candidates(1)?);
         Ok(places[0])
     }
+}
+
+fn serves() -> Failure {
+    invalid_field("partition", "this broker serves the partition, or is about to: nothing of it is lost")
 }

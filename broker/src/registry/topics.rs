@@ -248,6 +248,7 @@ impl<S: Store> Topics<S> {
     /// broker `place`.
     pub async fn begin_lost(
         &self,
+        (name, revision): (&TopicName, Revision),
         topic_id: TopicId,
         partition: u32,
         epoch: Epoch,
@@ -255,8 +256,11 @@ impl<S: Store> Topics<S> {
     ) -> Result<PartitionRecord, TopicError> {
         let key = self.keys.key(&Key::Partition(topic_id, partition));
         let record = PartitionRecord { epoch, ..new_partition(place) };
-        let txn = Txn::new().when(&key, Test::Absent).put(&key, record.to_bytes());
-        if self.store.commit(txn).await?.succeeded { Ok(record) } else { Err(TopicError::Busy { key }) }
+        // The topic may have been deleted since it was looked up.
+        let topic = self.keys.key(&Key::Topic(name.clone()));
+        let txn = Txn::new().when(&topic, Test::Modified(revision)).when(&key, Test::Absent);
+        let begun = self.store.commit(txn.put(&key, record.to_bytes())).await?;
+        if begun.succeeded { Ok(record) } else { Err(TopicError::Busy { key }) }
     }
 
     /// Says that a broker will never come back: its data of every deleted topic counts as deleted. How many tombstones that
