@@ -284,6 +284,9 @@ pub const SHARDS_MAX: usize = 256;
 pub const STOP_MAX: Duration = Duration::from_secs(9);
 /// Connections to the HTTP page; the next one waits.
 pub const HTTP_CONNECTIONS_MAX: usize = 32;
+/// Questions of the HTTP pages that are being answered at once; the next ones wait. Each gathers figures from every shard, so
+/// that visitors by the hundred shall not keep the control thread from its work.
+pub const HTTP_QUESTIONS_MAX: usize = 4;
 /// How long a connection to the HTTP page may last; it is closed then, whatever it does.
 pub const HTTP_CONNECTION_MAX: Duration = Duration::from_secs(10);
 /// Lines of each kind that the metrics page has of groups; what is beyond is counted. Reached: of lags the largest are told.

@@ -18,7 +18,7 @@ use super::follow::{follow, watch_over};
 use super::member::{LEAVE_MAX, Member};
 use super::remembered::remember;
 use super::start::StartError;
-use crate::limits::{CONTROL_CALLS_MAX, HTTP_CONNECTIONS_MAX, STOP_MAX, SWEEP_INTERVAL};
+use crate::limits::{CONTROL_CALLS_MAX, HTTP_CONNECTIONS_MAX, HTTP_QUESTIONS_MAX, STOP_MAX, SWEEP_INTERVAL};
 use crate::messages::{ToControl, ToShard};
 use crate::registry::store::Store;
 use crate::registry::topics::Sweeper;
@@ -127,7 +127,9 @@ async fn answer_page<S: Store>(control: Rc<Control<S>>, mut asked: mpsc::Receive
     let mut answering = FuturesUnordered::new();
     loop {
         tokio::select! {
-            question = asked.recv() => match question {
+            question = asked.recv(), if answering.len() < HTTP_QUESTIONS_MAX => match question {
+                // Nothing is gathered for whoever has gone meanwhile.
+                Some(question) if question.is_abandoned() => {}
                 Some(question) => answering.push(answer_question(&control, question)),
                 None => return,
             },

@@ -43,6 +43,16 @@ pub enum Question {
     Ready(oneshot::Sender<Readiness>),
 }
 
+impl Question {
+    /// Whether nobody waits for the answer any more.
+    pub fn is_abandoned(&self) -> bool {
+        match self {
+            Self::Metrics(_, answer) | Self::Status(answer) => answer.is_closed(),
+            Self::Ready(answer) => answer.is_closed(),
+        }
+    }
+}
+
 /// What the pages' answers are made from.
 #[derive(Clone)]
 struct Pages {
