@@ -172,9 +172,10 @@ impl Ring {
         }
     }
 
-    /// Starts an operation for whose end nobody waits, if there is room for it: a hint to the kernel.
+    /// Starts an operation for whose end nobody waits, a hint to the kernel, while half of the ring is free for what is
+    /// waited for.
     pub(super) fn hint(&self, operation: impl Operation) {
-        if self.0.tasks.borrow().len() < OPERATIONS_MAX {
+        if self.0.tasks.borrow().len() < OPERATIONS_MAX / 2 {
             self.0.start_unwatched(operation);
         }
     }

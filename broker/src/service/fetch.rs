@@ -67,7 +67,10 @@ async fn try_fetch(
     };
     let pieces = partition.read(begin, bytes_max).await.map_err(|error| read_failure(&error))?;
     let bytes = pieces.iter().map(Piece::bytes).sum();
-    *context.counters.fetched_by_partition.borrow_mut().entry(key).or_default() += bytes as u64;
+    // It may have been let go meanwhile, and its count with it.
+    if context.partitions.borrow().contains_key(&key) {
+        *context.counters.fetched_by_partition.borrow_mut().entry(key).or_default() += bytes as u64;
+    }
     let response = response(partition.bounds(), begin);
     let promise = partition.promise(begin);
     Ok(Reply::with_payload(&response, LogBytes { promise, begin, bytes, pieces }))
