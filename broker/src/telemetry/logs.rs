@@ -4,6 +4,7 @@
 use std::io::IsTerminal;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::reload::Handle;
 use tracing_subscriber::{EnvFilter, Registry, fmt, prelude::*, reload};
 
@@ -43,6 +44,13 @@ fn filter(level: &str) -> Result<EnvFilter, String> {
     if level.trim().is_empty() {
         return Err("log_level: it is empty; write error, warn, info, debug or trace".to_owned());
     }
+    // A bare word that is no level would be taken for a part of the program, and silence all others.
+    let is_level = |part: &str| part.contains(['=', '[']) || part.parse::<LevelFilter>().is_ok();
+    if let Some(word) = level.split(',').find(|part| !part.is_empty() && !is_level(part)) {
+        return Err(format!(
+            "log_level: {word:?} is neither a level (error, warn, info, debug, trace, off) nor of the form part=level"
+        ));
+    }
     EnvFilter::try_new(level).map_err(|error| format!("log_level: {level:?} is not a filter: {error}"))
 }
 
@@ -63,4 +71,20 @@ pub fn init(format: LogFormat, level: &str) -> Result<LogLevel, String> {
     };
     tracing_subscriber::registry().with(filter).with(lines).try_init().map_err(|error| error.to_string())?;
     Ok(LogLevel { handle, now: Arc::new(Mutex::new(level.to_owned())) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::check;
+
+    #[test]
+    fn a_misspelt_level_silences_nothing() {
+        for good in ["info", "WARN", "off", "info,corelane_log=debug", "corelane_broker::shard=trace,warn"] {
+            check(good).unwrap_or_else(|error| panic!("{good}: {error}"));
+        }
+        for bad in ["inof", "info,debgu", "info, warn", "", "corelane_log=louder"] {
+            let error = check(bad).expect_err(bad);
+            assert!(error.contains("log_level"), "{error}");
+        }
+    }
 }
