@@ -40,8 +40,8 @@ mutants: ## breaks each rule of mutants/ on purpose and fails if no test notices
 	@tools/mutants.sh
 
 miri: ## what is pure under Miri: the message format, the log's parts (needs a nightly toolchain with miri)
-	$(CARGO) +nightly miri test --locked --package corelane-proto --no-default-features --lib
-	$(CARGO) +nightly miri test --locked --package corelane-log --lib
+	MIRIFLAGS=-Zmiri-disable-isolation $(CARGO) +nightly miri test --locked --package corelane-proto --no-default-features --lib --test golden
+	MIRIFLAGS=-Zmiri-disable-isolation $(CARGO) +nightly miri test --locked --package corelane-log --lib
 
 bench: ## a broker against what this machine's disk and sockets give, under ten minutes: ARGS="--rounds 5"
 	@tools/bench.sh $(ARGS)
