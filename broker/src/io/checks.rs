@@ -32,7 +32,7 @@ const DESCRIPTORS_MIN: u64 = 4096;
 /// One line with cause and remedy.
 pub fn check_io_uring() -> Result<(), String> {
     let ring = IoUring::new(8).map_err(|error| match error.raw_os_error() {
-        Some(libc::ENOSYS) => "io_uring is not in this kernel; Corelane needs Linux 5.15 or newer".to_owned(),
+        Some(libc::ENOSYS) => "io_uring is not in this kernel; Corelane needs Linux 6.1 or newer".to_owned(),
         Some(libc::EPERM) => "io_uring is forbidden here; set the sysctl kernel.io_uring_disabled to 0, and in a \
                               container use a seccomp profile that allows io_uring_setup, io_uring_enter and \
                               io_uring_register"
@@ -53,7 +53,7 @@ pub fn check_io_uring() -> Result<(), String> {
         ("MKDIRAT", opcode::MkDirAt::CODE),
     ];
     match needed.iter().find(|(_, code)| !probe.is_supported(*code)) {
-        Some((name, _)) => Err(format!("this kernel's io_uring lacks {name}; Corelane needs Linux 5.15 or newer")),
+        Some((name, _)) => Err(format!("this kernel's io_uring lacks {name}; Corelane needs Linux 6.1 or newer")),
         None => Ok(()),
     }
 }

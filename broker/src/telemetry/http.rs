@@ -27,7 +27,7 @@ use super::status::PAGE;
 use crate::limits::{HTTP_BODY_BYTES_MAX, HTTP_CONNECTION_MAX, HTTP_CONNECTIONS_MAX};
 
 /// What there is to ask for.
-const PATHS: &str = "A Corelane broker. There are /, /metrics, /health/live and /health/ready here.\n";
+const PATHS: &str = "A Corelane broker. There are /, /metrics, /health/live, /health/ready and /log/level here.\n";
 /// What the status page may do: run what it brings along and ask where it came from.
 const PAGE_POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; \
                            img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
