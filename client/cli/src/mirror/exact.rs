@@ -15,6 +15,8 @@ use crate::error::CliError;
 
 /// Between two looks at a target that has not flushed everything yet, or does not answer.
 const PAUSE: Duration = Duration::from_millis(50);
+/// Messages at the target's end that are compared before a partition is gone on with.
+const COMPARED_MESSAGES: u64 = 16;
 
 /// What is to be done with a message.
 pub(super) enum Step {
@@ -97,15 +99,21 @@ impl<'a> Exact<'a> {
             return Err(stopped(message, &format!("{reason}, and retention has taken all below {}", source.start)));
         }
         // The last messages of the copy tell whether it is one.
-        let last = find(&self.sides.target, name, partition, Find::LastMessages(1)).await?;
+        let last = find(&self.sides.target, name, partition, Find::LastMessages(COMPARED_MESSAGES)).await?;
         let from = last.position.max(source.start).max(target.start);
+        self.compare(message, name, from, target.end).await?;
+        Ok(target.end)
+    }
+
+    /// Stops where the target has anything else than the source between two positions.
+    async fn compare(&self, message: &GroupMessage, name: &str, from: u64, until: u64) -> Result<(), CliError> {
+        let partition = message.partition();
         let places = [
             Place { client: &self.sides.source, topic: message.topic(), partition },
             Place { client: &self.sides.target, topic: name, partition },
         ];
-        let compared = compare::places(places, from, target.end).await?;
-        match compared.difference {
-            None => Ok(target.end),
+        match compare::places(places, from, until).await?.difference {
+            None => Ok(()),
             Some(difference) => {
                 Err(stopped(message, &format!("{name}/{partition} in the target is no copy: {difference}")))
             }
@@ -113,7 +121,7 @@ impl<'a> Exact<'a> {
     }
 
     /// Whether a set that failed is in the target all the same, and on its stable storage: it was appended, and the answer
-    /// was lost; or another mirror was faster.
+    /// was lost; or another mirror was faster. Anything else there stops the mirror.
     pub(super) async fn is_there(&self, failed: &Failed<'_>, name: &str) -> Result<bool, CliError> {
         let DeliveryError::Refused(refusal) = &failed.error else { return Ok(false) };
         let message = &failed.on_its_way.message;
@@ -123,6 +131,8 @@ impl<'a> Exact<'a> {
         let found = loop {
             let found = find(&self.sides.target, name, message.partition(), Find::Latest).await?;
             if found.visible_end >= message.next_position() {
+                // What reaches as far may be somebody else's.
+                self.compare(message, name, failed.on_its_way.first, message.next_position()).await?;
                 return Ok(true);
             }
             if found.visible_end == found.end {

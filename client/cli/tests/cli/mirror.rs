@@ -265,6 +265,20 @@ fn an_exact_mirror_has_the_same_bytes_at_the_same_positions_however_often_it_is_
 }
 
 #[test]
+fn an_exact_mirror_does_not_take_what_somebody_else_published_for_its_own() {
+    let (source, target) = (broker_with_topic(1), Broker::start(BrokerOptions::new()));
+    produce(&source, &[], b"aaaaaaaa\n");
+    let mut running = start(&source, &target, &["--exact"]);
+    assert_eq!(verified(&source, &target, &["--exact"]), 1);
+    // As large as what comes next.
+    run_with_input(target.cli().args(["produce", "t"]), b"FOREIGN1\n", DEADLINE).success();
+    produce(&source, &[], b"bbbbbbbb\n");
+    let (status, stderr) = running.end();
+    assert_eq!(status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains("t/0 in the target is no copy") && stderr.contains("are not the same"), "{stderr}");
+}
+
+#[test]
 fn an_exact_mirror_stops_with_a_report_at_a_damaged_message() {
     let mut source = a_log_that_does_not_begin_at_0();
     let target = Broker::start(BrokerOptions::new());
