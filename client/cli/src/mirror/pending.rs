@@ -44,8 +44,16 @@ impl Pending {
     /// Adds what was published just now; `first`: where it begins in the source.
     pub(super) fn push(&mut self, message: GroupMessage, first: u64, delivery: Option<DeliveryFuture>) {
         let lane = self.lane(&message);
-        self.lanes[lane].push_back(OnItsWay { message, first, delivery });
-        self.len += 1;
+        let lane = &mut self.lanes[lane];
+        let on_its_way = OnItsWay { message, first, delivery };
+        match lane.back_mut() {
+            // What lies before it has nothing to wait for either, so it need not be kept.
+            Some(before) if before.delivery.is_none() && on_its_way.delivery.is_none() => *before = on_its_way,
+            _ => {
+                lane.push_back(on_its_way);
+                self.len += 1;
+            }
+        }
     }
 
     fn lane(&mut self, message: &GroupMessage) -> usize {
