@@ -109,7 +109,7 @@ fn files(directory: &Path) -> Result<Vec<Source>, CliError> {
     for format in [FileFormat::Parquet, FileFormat::Jsonl, FileFormat::Raw] {
         let found =
             names::find(directory, format).map_err(|cause| CliError::File { path: directory.to_owned(), cause })?;
-        for ((_, partition), files) in found {
+        for (names::Exported { partition, .. }, files) in found {
             sources.extend(files.into_values().map(|path| Source { path, format, partition }));
         }
     }

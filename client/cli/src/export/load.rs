@@ -2,16 +2,19 @@
 //! that begins with the same message, the slower one drops its own and goes on behind the other's. Within a run the end is
 //! fixed, so that it ends however busy the topic is.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
 
-use corelane_client::{Client, ConsumeError, ConsumedMessage, Consumer, Find, OutOfRange, PartitionInfo, Start};
+use corelane_client::{
+    Client, ConsumeError, ConsumedMessage, Consumer, Find, OutOfRange, PartitionInfo, Start, TopicId,
+};
 use indicatif::ProgressBar;
 
 use super::args::{ExportArgs, FileFormat};
 use super::file::{Writer, ends_set, next_position};
 use super::group::Group;
-use super::names::{self, First, date_directory, day_of};
+use super::names::{self, Exported, Files, First, date_directory, day_of};
 use super::whole::{self, Named, Whole};
 use super::{Summary, now_ms};
 use crate::error::CliError;
@@ -30,6 +33,7 @@ pub(super) struct Load<'a> {
     client: &'a Client,
     args: &'a ExportArgs,
     group: Option<&'a Group>,
+    of: Exported,
     partition: u32,
     epoch: u32,
     begin: Begin,
@@ -61,6 +65,7 @@ impl<'a> Load<'a> {
     pub(super) async fn new(
         client: &'a Client,
         args: &'a ExportArgs,
+        topic_id: TopicId,
         partition: &PartitionInfo,
         group: Option<&'a Group>,
     ) -> Result<Self, CliError> {
@@ -68,7 +73,8 @@ impl<'a> Load<'a> {
         let bounds = client.admin().find(&args.topic, partition, Find::Latest).await?;
         let until_ms = args.until.map(|until| until.unix_ms(now_ms()));
         let begin = Begin { after: None, position: 0 };
-        let mut load = Self { client, args, group, partition, epoch, begin, end: bounds.visible_end, until_ms };
+        let of = Exported { topic: args.topic.clone(), id: names::id_digits(topic_id), partition };
+        let mut load = Self { client, args, group, of, partition, epoch, begin, end: bounds.visible_end, until_ms };
         load.begin = load.find_begin().await?;
         Ok(load)
     }
@@ -85,7 +91,7 @@ impl<'a> Load<'a> {
     async fn find_begin(&self) -> Result<Begin, CliError> {
         let (args, partition, epoch) = (self.args, self.partition, self.epoch);
         let found = names::find(&args.to, args.format).map_err(|cause| self.failed(cause))?;
-        let files = found.get(&(args.topic.clone(), partition));
+        let files = found.get(&self.of);
         let bounds = self.client.admin().find(&args.topic, partition, Find::Latest).await?;
         let after = match files.and_then(|files| files.last_key_value()) {
             Some((first, path)) if first.epoch == epoch => {
@@ -102,6 +108,7 @@ impl<'a> Load<'a> {
             }
             // The log began again: all of it is new.
             Some(_) => return Ok(Begin { after: None, position: bounds.start }),
+            None if self.is_created_again(&found) => return Ok(Begin { after: None, position: bounds.start }),
             None => self.group.and_then(|group| group.committed(partition, epoch)),
         };
         if let Some(next) = after {
@@ -123,6 +130,19 @@ impl<'a> Load<'a> {
         };
         let found = self.client.admin().find(&args.topic, partition, find).await?;
         Ok(Begin { after, position: found.position })
+    }
+
+    /// Whether the files that are there are of another topic of this name; tells so.
+    fn is_created_again(&self, found: &BTreeMap<Exported, Files>) -> bool {
+        let Exported { topic, id, partition } = &self.of;
+        let is_other = |of: &&Exported| of.topic == *topic && of.partition == *partition && of.id != *id;
+        let Some(other) = found.keys().find(is_other) else { return false };
+        eprintln!(
+            "corelane: topic {topic} was created again: the files of {topic}-{} are of an earlier one, partition \
+             {partition} begins at its start",
+            other.id
+        );
+        true
     }
 
     /// Exports to the end.
@@ -214,7 +234,7 @@ impl<'a> Load<'a> {
             whole::clean(&directory)?;
         }
         let first = First { epoch: self.epoch, position: message.position() };
-        let path = directory.join(names::name(&self.args.topic, self.partition, first, self.args.format));
+        let path = directory.join(names::name(&self.of, first, self.args.format));
         let whole = Whole::create(&directory)?;
         let writer = Writer::new(self.args.format, whole.writer()?, &self.args.topic, self.partition)?;
         Ok(Open { whole, writer, path, day, next: message.position(), bytes: 0, messages: 0 })

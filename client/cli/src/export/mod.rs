@@ -96,7 +96,7 @@ async fn all(shared: &Shared, args: &ExportArgs, summary: &mut Summary) -> Resul
     let bar = bar();
     let mut loads = Vec::new();
     for partition in &topic.topic.partitions {
-        let load = Load::new(&client, args, partition, group.as_ref()).await?;
+        let load = Load::new(&client, args, topic.topic.topic_id, partition, group.as_ref()).await?;
         bar.inc_length(load.bytes());
         loads.push(load);
     }

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use corelane_client::TopicId;
+
 use super::args::FileFormat;
 
 /// What a file begins with: epochs first.
@@ -17,16 +19,35 @@ pub(super) struct First {
 /// The files of a topic's partition, by what they begin with.
 pub(super) type Files = BTreeMap<First, PathBuf>;
 
-/// `TOPIC-PARTITION-EPOCH-POSITION.EXTENSION`, so that names sort as their messages do.
-pub(super) fn name(topic: &str, partition: u32, first: First, format: FileFormat) -> String {
-    let First { epoch, position } = first;
-    format!("{topic}-{partition:05}-{epoch:08}-{position:020}.{}", format.extension())
+/// A partition of which there are files.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Exported {
+    pub(super) topic: String,
+    /// The first digits of the topic's id: one that is deleted and created again has others.
+    pub(super) id: String,
+    pub(super) partition: u32,
 }
 
-/// Takes a name apart: topic, partition, first message.
-pub(super) fn parse(name: &str, format: FileFormat) -> Option<(&str, u32, First)> {
+/// Hexadecimal digits of a topic's id in a name.
+const ID_DIGITS: usize = 8;
+
+/// What of a topic's id belongs into names.
+pub(super) fn id_digits(id: TopicId) -> String {
+    let mut digits = id.to_string().replace('-', "");
+    digits.truncate(ID_DIGITS);
+    digits
+}
+
+/// `TOPIC-ID-PARTITION-EPOCH-POSITION.EXTENSION`, so that names sort as their messages do.
+pub(super) fn name(of: &Exported, first: First, format: FileFormat) -> String {
+    let (Exported { topic, id, partition }, First { epoch, position }) = (of, first);
+    format!("{topic}-{id}-{partition:05}-{epoch:08}-{position:020}.{}", format.extension())
+}
+
+/// Takes a name apart: of what it is a file, and its first message.
+pub(super) fn parse(name: &str, format: FileFormat) -> Option<(Exported, First)> {
     let stem = name.strip_suffix(format.extension())?.strip_suffix('.')?;
-    let mut parts = stem.rsplitn(4, '-');
+    let mut parts = stem.rsplitn(5, '-');
     let mut number = |digits: usize| {
         let part = parts.next()?;
         (part.len() >= digits && part.bytes().all(|byte| byte.is_ascii_digit())).then_some(part)
@@ -34,12 +55,15 @@ pub(super) fn parse(name: &str, format: FileFormat) -> Option<(&str, u32, First)
     let position = number(20)?.parse().ok()?;
     let epoch = number(8)?.parse().ok()?;
     let partition = number(5)?.parse().ok()?;
-    Some((parts.next()?, partition, First { epoch, position }))
+    let id = parts.next()?.to_owned();
+    let is_id = id.len() == ID_DIGITS && id.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+    let topic = parts.next().filter(|_| is_id)?.to_owned();
+    Some((Exported { topic, id, partition }, First { epoch, position }))
 }
 
-/// All exported files of a format in a directory and in its `date=` directories, by topic and partition.
-pub(super) fn find(directory: &Path, format: FileFormat) -> io::Result<BTreeMap<(String, u32), Files>> {
-    let mut found: BTreeMap<(String, u32), Files> = BTreeMap::new();
+/// All exported files of a format in a directory and in its `date=` directories, by topic, id and partition.
+pub(super) fn find(directory: &Path, format: FileFormat) -> io::Result<BTreeMap<Exported, Files>> {
+    let mut found: BTreeMap<Exported, Files> = BTreeMap::new();
     let mut directories = vec![directory.to_owned()];
     while let Some(directory) = directories.pop() {
         for entry in std::fs::read_dir(&directory)? {
@@ -48,8 +72,8 @@ pub(super) fn find(directory: &Path, format: FileFormat) -> io::Result<BTreeMap<
             let Some(name) = name.to_str() else { continue };
             if name.starts_with(DATE) && entry.file_type()?.is_dir() {
                 directories.push(entry.path());
-            } else if let Some((topic, partition, first)) = parse(name, format) {
-                found.entry((topic.to_owned(), partition)).or_default().insert(first, entry.path());
+            } else if let Some((of, first)) = parse(name, format) {
+                found.entry(of).or_default().insert(first, entry.path());
             }
         }
     }
@@ -77,14 +101,17 @@ mod tests {
     #[test]
     fn names_say_what_a_file_begins_with_and_sort_as_messages_do() {
         let first = First { epoch: 2, position: 1_234_567 };
-        let text = name("page-views", 7, first, FileFormat::Parquet);
-        assert_eq!(text, "page-views-00007-00000002-00000000000001234567.parquet");
-        assert_eq!(parse(&text, FileFormat::Parquet), Some(("page-views", 7, first)));
+        let of = Exported { topic: "page-views".to_owned(), id: "00c0ffee".to_owned(), partition: 7 };
+        let text = name(&of, first, FileFormat::Parquet);
+        assert_eq!(text, "page-views-00c0ffee-00007-00000002-00000000000001234567.parquet");
+        assert_eq!(parse(&text, FileFormat::Parquet), Some((of.clone(), first)));
         assert_eq!(parse(&text, FileFormat::Raw), None);
-        let later = name("page-views", 7, First { epoch: 2, position: 20_000_000 }, FileFormat::Parquet);
-        let anew = name("page-views", 7, First { epoch: 3, position: 0 }, FileFormat::Parquet);
+        let later = name(&of, First { epoch: 2, position: 20_000_000 }, FileFormat::Parquet);
+        let anew = name(&of, First { epoch: 3, position: 0 }, FileFormat::Parquet);
         assert!(text < later && later < anew);
-        for other in ["notes.parquet", "t-1-2-3.parquet", "t-00001-00000001-0000000000000000000x.parquet", ".parquet"] {
+        for other in
+            ["notes.parquet", "t-1-2-3.parquet", "t-00c0ffee-00001-00000001-0000000000000000000x.parquet", ".parquet"]
+        {
             assert_eq!(parse(other, FileFormat::Parquet), None, "{other}");
         }
     }

@@ -115,13 +115,11 @@ fn runs_that_are_killed_and_others_beside_them_leave_each_message_in_one_file() 
     let (mut one, mut other) = (start(), start());
     assert!(one.end().0.success() && other.end().0.success());
     for partition in ["0", "1"] {
-        let of_partition = format!("t-0000{partition}-00000001-");
+        let of_partition = format!("-0000{partition}-00000001-");
         let files = files(dir.path());
         assert!(files.iter().all(|path| path.extension().is_some_and(|extension| extension == "jsonl")), "{files:?}");
-        let of_partition: Vec<_> = files
-            .iter()
-            .filter(|path| path.file_name().unwrap().to_string_lossy().starts_with(&of_partition))
-            .collect();
+        let of_partition: Vec<_> =
+            files.iter().filter(|path| path.file_name().unwrap().to_string_lossy().contains(&of_partition)).collect();
         assert!(of_partition.len() > 20, "{}", of_partition.len());
         let exported: Vec<u8> = of_partition.into_iter().flat_map(|path| std::fs::read(path).unwrap()).collect();
         let args = ["consume", "t", "--partition", partition, "--exit-at-end", "--format", "json"];
@@ -138,7 +136,7 @@ fn a_load_begins_where_it_is_told_and_ends_at_a_time_and_what_retention_took_is_
             format!(r#"{{"position":{number},"timestamp_ms":{},"key":null,"value":"{number}"}}"#, time * 86_400) + "\n"
         };
         let lines: String = (from..from + 100).map(line).collect();
-        std::fs::write(dir.join("t-00000-00000001-00000000000000000000.jsonl"), lines).unwrap();
+        std::fs::write(dir.join("t-00c0ffee-00000-00000001-00000000000000000000.jsonl"), lines).unwrap();
         ok(&broker, &["import", dir.path().to_str().unwrap(), "--topic", "t"]);
     }
     let to = dir.join("to");
@@ -185,6 +183,21 @@ fn a_load_begins_where_it_is_told_and_ends_at_a_time_and_what_retention_took_is_
     let missed = export_u();
     assert!(missed["missed_bytes"].as_u64().unwrap() > 1_000_000, "{missed}");
     assert!(missed["messages"].as_u64().unwrap() < 2_000, "{missed}");
+}
+
+#[test]
+fn of_a_topic_that_was_created_again_all_is_exported() {
+    let broker = broker_with_topic(1);
+    for format in ["parquet", "jsonl", "raw"] {
+        let dir = TestDir::new("export");
+        let export = || export(&broker, dir.path(), &["--format", format]);
+        produce(&broker, &[], &numbers(0, 5));
+        assert!(export()["messages"].as_u64().unwrap() > 0);
+        ok(&broker, &["topic", "delete", "t", "--yes"]);
+        ok(&broker, &["topic", "create", "t"]);
+        produce(&broker, &[], &numbers(100, 120));
+        assert_eq!((export()["messages"].clone(), export()["files"].clone()), (20.into(), 0.into()), "{format}");
+    }
 }
 
 /// A Python that reads Parquet, and by which module.
