@@ -45,8 +45,8 @@ earliest message.
 
 A file appears when it is whole and on stable storage, under a name that says what it begins with: \
 TOPIC-ID-PARTITION-EPOCH-POSITION, with the first 8 digits of the topic's id: of a topic that was created again all is \
-new. A run that is killed leaves nothing that counts; of two runs at the same time each message \
-is still in one file only. What has been written may be moved elsewhere, but for the newest file of each partition.
+new. A run that is killed leaves nothing that counts; of two runs at the same time one \
+waits for the other. What has been written may be moved elsewhere, but for the newest file of each partition.
 
 Parquet columns: topic string, partition int32, position int64, timestamp (milliseconds, UTC), key binary, headers list of \
 (name string, value binary), value binary; null where a message has no key or no value.

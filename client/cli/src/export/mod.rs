@@ -86,8 +86,11 @@ pub(crate) async fn export(shared: &Shared, args: ExportArgs) -> Result<(), CliE
 async fn all(shared: &Shared, args: &ExportArgs, summary: &mut Summary) -> Result<(), CliError> {
     let failed = |cause| CliError::File { path: args.to.clone(), cause };
     let client = shared.connect().await?;
-    let topic = client.admin().describe_topic(&args.topic).await?;
+    // Nothing is made for a topic that does not exist.
+    client.admin().describe_topic(&args.topic).await?;
     whole::make_directory(&args.to).map_err(failed)?;
+    let _lock = whole::lock(&args.to, &args.topic).await.map_err(failed)?;
+    let topic = client.admin().describe_topic(&args.topic).await?;
     whole::clean(&args.to).map_err(failed)?;
     let group = match &args.group {
         Some(name) => Some(Group::look_up(&client, name, &topic.topic).await?),

@@ -5,6 +5,7 @@
 use std::fs::{self, File, TryLockError};
 use std::io::{self, BufWriter};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
@@ -14,6 +15,8 @@ const BEGIN: &str = ".corelane-export-";
 const END: &str = ".tmp";
 /// Bytes that are gathered before they are written.
 const BUFFER_BYTES: usize = 1 << 20;
+/// Between two looks at whether another run has ended.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// A file on its way to its name.
 pub(super) struct Whole {
@@ -103,6 +106,26 @@ pub(super) fn make_directory(directory: &Path) -> io::Result<()> {
 
 fn sync_directory(directory: &Path) -> io::Result<()> {
     File::open(directory)?.sync_all()
+}
+
+/// The right to export a topic into a directory, which one run at a time has; it ends when this is dropped. Waits for it,
+/// and says so.
+pub(super) async fn lock(directory: &Path, topic: &str) -> io::Result<File> {
+    let path = directory.join(format!("{BEGIN}{topic}.lock"));
+    // Never removed, or two runs could lock a file of this name each.
+    let file = File::options().write(true).create(true).truncate(false).open(&path)?;
+    let mut is_told = false;
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(file),
+            Err(TryLockError::WouldBlock) if is_told => tokio::time::sleep(PAUSE).await,
+            Err(TryLockError::WouldBlock) => {
+                is_told = true;
+                eprintln!("corelane: another run exports {topic} to {}; waiting for its end", directory.display());
+            }
+            Err(TryLockError::Error(error)) => return Err(error),
+        }
+    }
 }
 
 /// Removes what killed runs have left in a directory.

@@ -1,6 +1,8 @@
 //! Files for a warehouse: what each run writes, that nothing is there twice or missing however it is killed, that other
 //! programs read the files, and that they come back.
 
+use std::fs::File;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -15,14 +17,19 @@ fn export(broker: &Broker, to: &Path, args: &[&str]) -> serde_json::Value {
     serde_json::from_slice(&run(&mut command, DEADLINE).success().stdout).expect("--json prints JSON")
 }
 
-/// All files below a directory, by name.
+/// All files below a directory, by name, but for the locks.
 fn files(directory: &Path) -> Vec<PathBuf> {
     let mut files = Vec::new();
     let mut directories = vec![directory.to_owned()];
     while let Some(directory) = directories.pop() {
         for entry in std::fs::read_dir(directory).unwrap() {
             let path = entry.unwrap().path();
-            if path.is_dir() { directories.push(path) } else { files.push(path) }
+            let is_lock = path.extension().is_some_and(|extension| extension == "lock");
+            if path.is_dir() {
+                directories.push(path);
+            } else if !is_lock {
+                files.push(path);
+            }
         }
     }
     files.sort_by_key(|path| path.file_name().unwrap().to_owned());
@@ -186,6 +193,25 @@ fn a_load_begins_where_it_is_told_and_ends_at_a_time_and_what_retention_took_is_
 }
 
 #[test]
+fn of_two_runs_one_waits_for_the_other_and_says_so() {
+    let broker = broker_with_topic(1);
+    let dir = TestDir::new("export");
+    produce(&broker, &[], &numbers(0, 5));
+    let lock = File::create(dir.join(".corelane-export-t.lock")).unwrap();
+    lock.lock().unwrap();
+    let mut command = broker.cli();
+    command.args(["export", "t", "--partition-by", "time", "--to"]).arg(dir.path());
+    let mut running = Running::start(&mut command);
+    let mut line = String::new();
+    BufReader::new(running.child.stderr.as_mut().unwrap()).read_line(&mut line).unwrap();
+    assert!(line.contains("another run exports t"), "{line}");
+    assert_eq!(files(dir.path()), [] as [PathBuf; 0]);
+    drop(lock);
+    assert!(running.end().0.success());
+    assert_eq!(files(dir.path()).len(), 1);
+}
+
+#[test]
 fn of_a_topic_that_was_created_again_all_is_exported() {
     let broker = broker_with_topic(1);
     for format in ["parquet", "jsonl", "raw"] {
@@ -223,7 +249,7 @@ const WITH_PYARROW: &str = "
 import json, os, sys
 import pyarrow.parquet as parquet
 hexed = lambda b: None if b is None else b.hex()
-for name in sorted(os.listdir(sys.argv[1])):
+for name in sorted(name for name in os.listdir(sys.argv[1]) if name.endswith('.parquet')):
     for r in parquet.read_table(os.path.join(sys.argv[1], name)).to_pylist():
         ms = round(r['timestamp'].timestamp() * 1000)
         headers = [[h['name'], hexed(h['value'])] for h in r['headers']]
