@@ -76,6 +76,10 @@ impl<'a> Load<'a> {
         let of = Exported { topic: args.topic.clone(), id: names::id_digits(topic_id), partition };
         let mut load = Self { client, args, group, of, partition, epoch, begin, end: bounds.visible_end, until_ms };
         load.begin = load.find_begin().await?;
+        // A group that is new stands at the earliest message, and one whose run was killed behind the files.
+        if let Some(group) = group {
+            group.commit(client, partition, epoch, load.begin.position).await?;
+        }
         Ok(load)
     }
 

@@ -20,6 +20,7 @@ use serde::Serialize;
 use crate::args::Shared;
 use crate::error::CliError;
 use crate::output::print_json;
+use crate::parse::place::Place;
 use crate::parse::size::format_size;
 use crate::signals::Signals;
 
@@ -85,6 +86,11 @@ pub(crate) async fn export(shared: &Shared, args: ExportArgs) -> Result<(), CliE
 /// Exports partition by partition.
 async fn all(shared: &Shared, args: &ExportArgs, summary: &mut Summary) -> Result<(), CliError> {
     let failed = |cause| CliError::File { path: args.to.clone(), cause };
+    if matches!(args.from, Place::Latest) && args.group.is_none() {
+        let reason =
+            "--from latest needs --group, which keeps where it began: without one each run would begin at the end";
+        return Err(CliError::Argument(reason.to_owned()));
+    }
     let client = shared.connect().await?;
     // Nothing is made for a topic that does not exist.
     client.admin().describe_topic(&args.topic).await?;

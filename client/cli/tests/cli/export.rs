@@ -212,6 +212,20 @@ fn of_two_runs_one_waits_for_the_other_and_says_so() {
 }
 
 #[test]
+fn a_group_keeps_where_the_first_run_began() {
+    let broker = broker_with_topic(1);
+    let dir = TestDir::new("export");
+    produce(&broker, &[], &numbers(0, 5));
+    let to = dir.path().to_str().unwrap();
+    let message = fails(&broker, &["export", "t", "--to", to, "--from", "latest"]);
+    assert!(message.contains("--from latest needs --group"), "{message}");
+    let args = ["--from", "latest", "--group", "g"];
+    assert_eq!(export(&broker, dir.path(), &args)["messages"], 0);
+    produce(&broker, &[], &numbers(5, 8));
+    assert_eq!(export(&broker, dir.path(), &args)["messages"], 3);
+}
+
+#[test]
 fn of_a_topic_that_was_created_again_all_is_exported() {
     let broker = broker_with_topic(1);
     for format in ["parquet", "jsonl", "raw"] {
