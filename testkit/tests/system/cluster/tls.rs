@@ -45,10 +45,14 @@ async fn brokers_and_groups_work_over_tls_and_a_certificate_of_another_ca_is_nam
     let other = TestDir::new("other-tls");
     let [_, certificate, key] = make_certificate(other.path(), "other-ca", "stranger");
     let [certificate, key] = [&certificate, &key].map(|path| path.display().to_string());
-    let refused = cluster.try_start_as(2, |options| {
-        let as_another = ["--broker-id", "3", "--etcd-cert", &certificate, "--etcd-key", &key];
-        options.args(as_another).ready_within(Duration::from_secs(8))
+    // The end of the connection may overtake the alert that says why: then the next one is told.
+    let is_named = (0..5).any(|_| {
+        let refused = cluster.try_start_as(2, |options| {
+            let as_another = ["--broker-id", "3", "--etcd-cert", &certificate, "--etcd-key", &key];
+            options.args(as_another).ready_within(Duration::from_secs(8))
+        });
+        let failure = refused.expect_err("a broker that nobody knows, on an etcd that does not let it in");
+        failure.stderr.to_lowercase().contains("certificate")
     });
-    let failure = refused.expect_err("a broker that nobody knows, on an etcd that does not let it in");
-    assert!(failure.stderr.to_lowercase().contains("certificate"), "{}", failure.stderr);
+    assert!(is_named, "no refusal names the certificate");
 }
