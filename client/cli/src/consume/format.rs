@@ -8,6 +8,7 @@ use std::str::FromStr;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use corelane_client::ConsumedMessage;
 
 use crate::parse::escape::escape;
 
@@ -20,6 +21,21 @@ pub(crate) struct Shown<'a> {
     pub(crate) key: Option<&'a [u8]>,
     pub(crate) value: Option<&'a [u8]>,
     pub(crate) headers: Vec<(&'a str, Option<&'a [u8]>)>,
+}
+
+impl<'a> Shown<'a> {
+    /// All of it that a format can show.
+    pub(crate) fn of(message: &'a ConsumedMessage) -> Self {
+        Self {
+            topic: message.topic(),
+            partition: message.partition(),
+            position: message.position(),
+            timestamp_ms: message.timestamp_ms(),
+            key: message.key(),
+            value: message.value(),
+            headers: message.headers().collect(),
+        }
+    }
 }
 
 /// A format, compiled once.

@@ -136,16 +136,7 @@ impl GroupJob {
     }
 
     fn write(&mut self, message: GroupMessage) {
-        let shown = Shown {
-            topic: message.topic(),
-            partition: message.partition(),
-            position: message.position(),
-            timestamp_ms: message.timestamp_ms(),
-            key: message.key(),
-            value: message.value(),
-            headers: message.headers().collect(),
-        };
-        self.format.write(&shown, self.sink.buffer());
+        self.format.write(&Shown::of(&message), self.sink.buffer());
         self.unwritten.add(message);
         self.messages_left -= 1;
     }

@@ -134,16 +134,7 @@ impl<'a> Job<'a> {
         {
             return;
         }
-        let shown = Shown {
-            topic: message.topic(),
-            partition,
-            position: message.position(),
-            timestamp_ms: message.timestamp_ms(),
-            key: message.key(),
-            value: message.value(),
-            headers: message.headers().collect(),
-        };
-        self.format.write(&shown, self.sink.buffer());
+        self.format.write(&Shown::of(message), self.sink.buffer());
         self.messages_left -= 1;
     }
 

@@ -36,17 +36,8 @@ impl Writer {
         match self {
             Self::Parquet(parquet) => parquet.write(message).map_err(in_words),
             Self::Lines { file, line } => {
-                let shown = Shown {
-                    topic: message.topic(),
-                    partition: message.partition(),
-                    position: message.position(),
-                    timestamp_ms: message.timestamp_ms(),
-                    key: message.key(),
-                    value: message.value(),
-                    headers: message.headers().collect(),
-                };
                 line.clear();
-                Format::Json.write(&shown, line);
+                Format::Json.write(&Shown::of(message), line);
                 file.write_all(line)
             }
             Self::Raw(file) => file.write_all(message.frame()),
