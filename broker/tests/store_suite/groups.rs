@@ -529,10 +529,10 @@ async fn a_member_that_is_stuck_is_renewed_no_more<S: Store>(store: &S) {
         ..Default::default()
     };
     let mut stuck = world.join_with(0, &stuck).await;
-    assert!(stuck.heartbeat(0, 2_000).await.is_ok());
-    assert_eq!(stuck.heartbeat(0, 2_001).await.map(drop), Err(Status::Fenced), "it holds a message too long");
     let target = stuck.until_target(2).await;
     stuck.own(&target).await;
+    assert!(stuck.heartbeat(0, 2_000).await.is_ok());
+    assert_eq!(stuck.heartbeat(0, 2_001).await.map(drop), Err(Status::Fenced), "it holds a message too long");
     let _other = world.join(1, "g", &["t"]).await;
     let status = world.until("the limit", async || stuck.heartbeat(0, 0).await.err()).await;
     assert_eq!(status, Status::Fenced, "it does not release what it must");
