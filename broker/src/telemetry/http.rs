@@ -2,10 +2,11 @@
 //! control thread's main task for what it shows, and owns nothing. Few connections at a time, none for long: a page, not a
 //! service.
 
+use std::collections::VecDeque;
+use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use axum::Router;
@@ -17,7 +18,7 @@ use axum::routing::get;
 use axum::serve::IncomingStream;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::Sleep;
 
 use super::logs::LogLevel;
@@ -72,7 +73,7 @@ pub async fn serve(listener: TcpListener, questions: mpsc::Sender<Question>, lev
         .fallback(async || (StatusCode::NOT_FOUND, PATHS))
         .layer(DefaultBodyLimit::max(HTTP_BODY_BYTES_MAX))
         .with_state(Pages { questions, level });
-    let listener = Limited { listener, seats: Arc::new(Semaphore::new(HTTP_CONNECTIONS_MAX)) };
+    let listener = Limited { listener, seats: VecDeque::new() };
     axum::serve(listener, router.into_make_service_with_connect_info::<Peer>()).await
 }
 
@@ -180,10 +181,12 @@ async fn set_log_level(
     }
 }
 
-/// A listener with a bounded number of connections; the next one waits in the system's queue.
+/// A listener with a bounded number of connections: the next one takes the oldest's place. A page is made in
+/// milliseconds, so it is the idle that lose theirs, and whoever asks for the broker's health is heard.
 struct Limited {
     listener: TcpListener,
-    seats: Arc<Semaphore>,
+    /// The oldest first. What is dropped here ends its connection.
+    seats: VecDeque<oneshot::Sender<()>>,
 }
 
 impl axum::serve::Listener for Limited {
@@ -191,10 +194,14 @@ impl axum::serve::Listener for Limited {
     type Addr = SocketAddr;
 
     async fn accept(&mut self) -> (Seated, SocketAddr) {
-        let seat = Arc::clone(&self.seats).acquire_owned().await.expect("the semaphore is never closed");
         let (stream, peer) = axum::serve::Listener::accept(&mut self.listener).await;
-        let until = Box::pin(tokio::time::sleep(HTTP_CONNECTION_MAX));
-        (Seated { stream, until, _seat: seat }, peer)
+        self.seats.retain(|seat| !seat.is_closed());
+        if self.seats.len() >= HTTP_CONNECTIONS_MAX {
+            self.seats.pop_front();
+        }
+        let (seat, taken) = oneshot::channel();
+        self.seats.push_back(seat);
+        (Seated { stream, until: Box::pin(tokio::time::sleep(HTTP_CONNECTION_MAX)), taken }, peer)
     }
 
     fn local_addr(&self) -> io::Result<SocketAddr> {
@@ -202,16 +209,17 @@ impl axum::serve::Listener for Limited {
     }
 }
 
-/// A connection that ends when its time is up.
+/// A connection that ends when its time is up, or another one takes its place.
 struct Seated {
     stream: TcpStream,
     until: Pin<Box<Sleep>>,
-    _seat: OwnedSemaphorePermit,
+    taken: oneshot::Receiver<()>,
 }
 
 impl Seated {
     fn check_time(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
-        if self.until.as_mut().poll(cx).is_ready() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(()) }
+        let is_over = self.until.as_mut().poll(cx).is_ready() || Pin::new(&mut self.taken).poll(cx).is_ready();
+        if is_over { Err(io::ErrorKind::TimedOut.into()) } else { Ok(()) }
     }
 }
 

@@ -1,5 +1,8 @@
 //! The pages over a real socket: what they count is what clients did.
 
+use std::io::Read;
+use std::net::TcpStream;
+
 use corelane_client::TopicSettings;
 use corelane_testkit::{Broker, BrokerOptions, http_put, run, run_with_input, wait_until};
 
@@ -199,4 +202,19 @@ async fn a_partition_that_is_not_served_makes_the_broker_unready_with_the_reason
     assert_eq!((metrics.count("corelane_ready", &[]), metrics.count("corelane_partitions_refused", &[])), (0, 1));
     let status: serde_json::Value = serde_json::from_str(&get(&broker, "/status.json").body).expect("JSON");
     assert!(status["reasons"][0].as_str().is_some_and(|reason| reason.starts_with("views/0: ")), "{status}");
+}
+
+#[test]
+fn connections_that_ask_for_nothing_do_not_silence_the_pages() {
+    let broker = Broker::start(BrokerOptions::new());
+    let pages = broker.http_addr();
+    // Twice as many as have a place.
+    let idle: Vec<TcpStream> = (0..64).map(|_| TcpStream::connect(pages).expect("the pages listen")).collect();
+    assert_eq!(get(&broker, "/health/live").status, 200);
+    let is_closed = |mut stream: &TcpStream| {
+        stream.set_nonblocking(true).expect("a socket");
+        matches!(stream.read(&mut [0]), Ok(0))
+    };
+    assert!(!is_closed(&idle[63]), "the last one that came kept its place, so nothing was waited for");
+    wait_until("the oldest to be closed", PATIENCE, || is_closed(&idle[0]));
 }
