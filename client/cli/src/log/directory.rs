@@ -61,10 +61,19 @@ pub(super) fn resolve(path: &Path) -> Result<PathBuf, CliError> {
     path.canonicalize().map_err(|cause| CliError::NotSeen(format!("{}: {cause}", path.display())))
 }
 
+fn resolve_dir(path: &Path) -> Result<PathBuf, CliError> {
+    let resolved = resolve(path)?;
+    if resolved.is_dir() {
+        return Ok(resolved);
+    }
+    let path = path.display();
+    Err(CliError::NotSeen(format!("{path} is not a directory; `corelane log dump` looks at a single file")))
+}
+
 impl Directory {
     /// Looks at the data directory that `path` is or lies in; partitions outside `path` are left out.
     pub(super) fn read(path: &Path) -> Result<Self, CliError> {
-        let data = data_dir_of(&resolve(path)?);
+        let data = data_dir_of(&resolve_dir(path)?);
         let is_running = lock::is_held(&data)
             .map_err(|error| CliError::NotSeen(format!("asking for the lock of {} failed: {error}", data.display())))?;
         Self::read_as(path, is_running)
@@ -72,11 +81,8 @@ impl Directory {
 
     /// As [`Self::read`], for a caller that knows whether a broker runs.
     pub(super) fn read_as(path: &Path, is_running: bool) -> Result<Self, CliError> {
-        let selected = resolve(path)?;
+        let selected = resolve_dir(path)?;
         let data = data_dir_of(&selected);
-        if !selected.is_dir() {
-            return Err(CliError::NotSeen(format!("{} is not a directory", path.display())));
-        }
         let not_seen = |what: &str, error: &dyn std::fmt::Display| {
             CliError::NotSeen(format!("{what} {} failed: {error}", data.display()))
         };

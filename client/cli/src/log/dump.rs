@@ -151,6 +151,9 @@ impl<W: Write> Dump<W> {
         only: Option<&Path>,
         is_running: bool,
     ) -> Result<(), Failure> {
+        if self.from > look.end {
+            eprintln!("corelane: {} ends at {}, and {} lies beyond", place.label(), look.end, self.from);
+        }
         let floor = look.floor.map(|floor| floor.durable_end);
         for segment in &look.files.segments {
             let end = look.segment_end(segment);

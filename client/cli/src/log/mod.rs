@@ -51,7 +51,8 @@ Examples:
   corelane log repair /var/lib/corelane
   corelane log repair /var/lib/corelane --dry-run --salvage /tmp/salvaged
 
-Stop the broker first. A torn tail is copied to a file beside its segment and then cut off. What was durable and is damaged \
+Stop the broker first. As at a start, what lies behind the last checkpoint is read; `corelane log verify` reads it all. A \
+torn tail is copied to a file beside its segment and then cut off. What was durable and is damaged \
 stays where it is, since readers are led around it, and no boundary is guessed in place. --salvage looks into the damaged \
 bytes for what could have been messages and writes them into another directory: candidates, to be judged by you, for a value \
 may contain whole messages.")]

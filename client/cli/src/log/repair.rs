@@ -135,7 +135,7 @@ impl<'a> Outcome<'a> {
             lines.push(format!("{label}: the newest segment {closed}, the log goes on in a new one at {}", report.end));
         }
         if lines.is_empty() {
-            lines.push(format!("{label}: in order, ends at {}", report.end));
+            lines.push(format!("{label}: nothing to recover, ends at {}", report.end));
         }
         lines
     }
@@ -195,8 +195,8 @@ fn text(directory: &Directory, outcomes: &[Outcome<'_>], args: &RepairArgs, salv
     lines.extend(outcomes.iter().flat_map(|outcome| outcome.lines(directory, args.dry_run)));
     if let (Some(to), Some(salvaged)) = (&args.salvage, salvaged) {
         lines.push(format!(
-            "salvaged: {} candidates ({} of them lead on to where a message is known to begin) from {} damaged bytes, \
-             in {}",
+            "salvaged: {} candidates ({} of them lead on to where a message is known to begin) from {} bytes in which \
+             no messages can be told apart, in {}",
             salvaged.candidates,
             salvaged.connected,
             salvaged.damaged_bytes,
@@ -206,6 +206,10 @@ fn text(directory: &Directory, outcomes: &[Outcome<'_>], args: &RepairArgs, salv
     if args.dry_run {
         lines.push("Nothing was changed.".to_owned());
     }
+    lines.push(
+        "Recovery reads what lies behind the last checkpoint. Whether all before it is good, `corelane log verify` says."
+            .to_owned(),
+    );
     lines.push(String::new());
     lines.join("\n")
 }

@@ -124,8 +124,14 @@ fn a_directory_in_order_is_clean_and_a_look_changes_nothing() {
     let positions = |lines: &[Value]| lines.iter().map(place).collect::<Vec<_>>();
     assert_eq!(positions(&dump_json(&copy, &[])), positions(&of_segment));
 
+    let of_file = verify(segment);
+    assert_eq!(of_file.status.code(), Some(2));
+    assert!(of_file.stderr.contains("is not a directory; `corelane log dump` looks at"), "{}", of_file.stderr);
+    let beyond = log(&["log", "dump"], &broker.data_dir(), &["--from", "99999999"]).success();
+    assert!(beyond.stderr.contains(", and 99999999 lies beyond"), "{}", beyond.stderr);
+
     let dry = log(&["log", "repair"], &broker.data_dir(), &["--dry-run"]).success().text();
-    assert!(dry.contains("in order") && dry.contains("Nothing was changed."), "{dry}");
+    assert!(dry.contains("nothing to recover") && dry.contains("Nothing was changed."), "{dry}");
     assert!(before == snapshot(&broker.data_dir()), "a look has changed something");
 }
 
@@ -150,6 +156,10 @@ fn damage_is_found_and_told_with_its_place_and_status_1() {
     );
     let bad: Vec<Value> = dump_json(&broker.data_dir(), &[]).into_iter().filter(|line| line["crc"] != "good").collect();
     assert_eq!((bad.len(), &bad[0]["position"]), (1, &third["position"]));
+
+    // Below the checkpoint recovery reads nothing, and does not say that it is good.
+    let dry = log(&["log", "repair"], &broker.data_dir(), &["--dry-run"]).success().text();
+    assert!(dry.contains("nothing to recover") && dry.contains("`corelane log verify` says"), "{dry}");
 
     // A segment that is gone is a gap; the rest is still read, and repair says what it cannot do.
     fs::remove_file(&segments[2]).expect("removed");
@@ -190,7 +200,7 @@ fn repair_does_what_it_said_and_keeps_a_copy_of_what_it_cuts() {
     let copy = copies.iter().find(|path| path.to_string_lossy().contains(".log.cut-")).expect("a copy was kept");
     assert_eq!(fs::read(copy).expect("the copy"), torn);
     let again = log(&["log", "repair"], &broker.data_dir(), &[]).success().text();
-    assert!(again.contains(&format!("in order, ends at {end}")), "{again}");
+    assert!(again.contains(&format!("nothing to recover, ends at {end}")), "{again}");
     broker.restart();
     produce(&broker, &[], &numbers(3_000, 3_010));
     assert_eq!(crate::consume_all(&broker, &[]), numbers(0, 3_010));
