@@ -51,6 +51,9 @@ pub const OUTGOING_HEAD_BYTES_MAX: usize = 256 * KIB;
 /// be long (all but `Publish`, `Fetch` and `FindMessage`) are answered `BUSY`, and readers that are stuck are closed after
 /// `STUCK_AFTER_S` already.
 pub const SHARD_OUTGOING_HEAD_BYTES_MAX: usize = 64 * MIB;
+/// Descriptions of topics and groups that a shard has under way for its connections; each may be of megabytes, which are
+/// counted among those that wait to be sent only once they are there. The next ones wait.
+pub const SHARD_DESCRIPTIONS_MAX: usize = 8;
 /// What is sent of a file between two turns of the other tasks, in bytes.
 pub const SEND_PIECE_BYTES: usize = 256 * KIB;
 /// What is read from a file into memory at a time to be sent, in bytes. As much again is read ahead.
@@ -282,7 +285,7 @@ pub const GROUPS_LIST_INTERVAL: Duration = Duration::from_mins(5);
 pub const SHARDS_MAX: usize = 256;
 /// The longest time that an orderly stop may take; whatever has not ended then is cut off.
 pub const STOP_MAX: Duration = Duration::from_secs(9);
-/// Connections to the HTTP page; the next one waits.
+/// Connections to the HTTP page; the next one takes the place of the oldest, which is closed.
 pub const HTTP_CONNECTIONS_MAX: usize = 32;
 /// Questions of the HTTP pages that are being answered at once; the next ones wait. Each gathers figures from every shard, so
 /// that visitors by the hundred shall not keep the control thread from its work.

@@ -19,6 +19,7 @@ use corelane_log::{CheckpointEntry, Shard as LogShard};
 use futures_util::future::select;
 use glommio::{ExecutorJoinHandle, LocalExecutorBuilder, Placement, PoolPlacement};
 use slab::Slab;
+use tokio::sync::Semaphore;
 
 use super::accept::{accept_all, take_over_all};
 use super::activity::Ending;
@@ -361,6 +362,8 @@ impl Seat {
             peers: self.peers,
             receive_extra: Budget::new(limits::RECEIVE_BUFFERS_EXTRA_BYTES_MAX),
             outgoing_heads: Rc::default(),
+            topic_descriptions: Arc::new(Semaphore::new(limits::SHARD_DESCRIPTIONS_MAX)),
+            group_descriptions: Arc::new(Semaphore::new(limits::SHARD_DESCRIPTIONS_MAX)),
             reclaim: Reclaim::default(),
             wary_since: Cell::new(None),
             tick: Rc::default(),

@@ -7,6 +7,7 @@ use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::Instant;
 
@@ -17,6 +18,7 @@ use futures_util::StreamExt;
 use futures_util::future::{Either, select};
 use futures_util::stream::FuturesUnordered;
 use prost::Message;
+use tokio::sync::Semaphore;
 
 use super::activity::{Activity, Ending};
 use super::durable::DurableQueue;
@@ -32,6 +34,8 @@ use crate::service;
 use crate::service::context::{Counters, LongPolls, Reply, Sequences};
 
 type Work = Pin<Box<dyn Future<Output = ()>>>;
+/// A request on its way to its reply.
+type Answering = Pin<Box<dyn Future<Output = Reply>>>;
 
 /// A connection of this shard.
 pub(super) struct Connection {
@@ -315,12 +319,7 @@ impl Connection {
     }
 
     /// The future that answers a request other than Publish.
-    fn request(
-        &self,
-        method: Option<Method>,
-        proto: &[u8],
-        payload_bytes: usize,
-    ) -> Result<Pin<Box<dyn Future<Output = Reply>>>, Failure> {
+    fn request(&self, method: Option<Method>, proto: &[u8], payload_bytes: usize) -> Result<Answering, Failure> {
         let invalid = |what: &str| Failure::new(Status::InvalidRequest, what);
         if payload_bytes > 0 {
             return Err(invalid("only Publish carries a payload"));
@@ -335,22 +334,25 @@ impl Connection {
                 Ok(Box::pin(service::fetch::fetch(context, self.long_polls.clone(), request)))
             }
             Some(method) if method != Method::FindMessage && self.shard.is_outgoing_full() => {
-                Counters::add(&context.counters.busy, 1);
-                Err(Failure::new(Status::Busy, "too much waits to be sent here; try again after a pause"))
+                Err(outgoing_full(&context.counters))
             }
-            Some(method) if service::groups::answers(method) => Ok(Box::pin(service::groups::call(
-                context,
-                self.long_polls.clone(),
-                method,
-                proto.to_vec(),
-                self.peer(),
-            ))),
-            Some(method) => Ok(Box::pin(service::call(context, method, proto.to_vec()))),
+            Some(method) => {
+                let answer: Answering = if service::groups::answers(method) {
+                    let waits = self.long_polls.clone();
+                    Box::pin(service::groups::call(context, waits, method, proto.to_vec(), self.peer()))
+                } else {
+                    Box::pin(service::call(context, method, proto.to_vec()))
+                };
+                Ok(match self.shard.seats(method) {
+                    Some(seats) => Box::pin(describe(Rc::clone(&self.shard), Arc::clone(seats), answer)),
+                    None => answer,
+                })
+            }
         }
     }
 
     /// Runs a request; what is not answered at once waits beside the loop.
-    fn start(self: &Rc<Self>, correlation: u32, method: Method, mut request: Pin<Box<dyn Future<Output = Reply>>>) {
+    fn start(self: &Rc<Self>, correlation: u32, method: Method, mut request: Answering) {
         self.in_flight.set(self.in_flight.get() + 1);
         let mut context = std::task::Context::from_waker(Waker::noop());
         match request.as_mut().poll(&mut context) {
@@ -469,4 +471,19 @@ impl Connection {
         self.refuse(correlation, Some(Method::Publish), failure);
         Ok(())
     }
+}
+
+/// Answers with what may be megabytes once there is a seat for it. Many may have waited for one, so it is asked again
+/// whether more can be held.
+async fn describe(shard: Rc<Shard>, seats: Arc<Semaphore>, answer: Answering) -> Reply {
+    let _seat = seats.acquire().await.expect("the semaphore is never closed");
+    if shard.is_outgoing_full() {
+        return outgoing_full(&shard.context.counters).into();
+    }
+    answer.await
+}
+
+fn outgoing_full(counters: &Counters) -> Failure {
+    Counters::add(&counters.busy, 1);
+    Failure::new(Status::Busy, "too much waits to be sent here; try again after a pause")
 }

@@ -5,11 +5,14 @@ use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use corelane_log::{CheckpointEntry, PartitionStats, Shard as LogShard};
+use corelane_proto::frame::Method;
 use corelane_proto::pb;
 use slab::Slab;
+use tokio::sync::Semaphore;
 
 use super::admission::Admission;
 use super::budget::Budget;
@@ -73,6 +76,10 @@ pub(super) struct Shard {
     pub(super) receive_extra: Budget,
     /// Bytes that wait to be sent on all connections and do not lie in the log.
     pub(super) outgoing_heads: Rc<Cell<usize>>,
+    /// Seats of those that are described to clients.
+    pub(super) topic_descriptions: Arc<Semaphore>,
+    /// The same of groups: these wait for the registry, and topics shall not wait with them.
+    pub(super) group_descriptions: Arc<Semaphore>,
     pub(super) reclaim: Reclaim,
     /// The tick at which a frame that does not come was closed since others waited for its memory.
     pub(super) wary_since: Cell<Option<u32>>,
@@ -101,6 +108,15 @@ impl Shard {
     /// Whether so much waits to be sent that no more long answers should be made.
     pub(super) fn is_outgoing_full(&self) -> bool {
         self.outgoing_heads.get() >= limits::SHARD_OUTGOING_HEAD_BYTES_MAX
+    }
+
+    /// Where a request has to find a seat first since its answer may be long and is not there at once.
+    pub(super) fn seats(&self, method: Method) -> Option<&Arc<Semaphore>> {
+        match method {
+            Method::DescribeTopic => Some(&self.topic_descriptions),
+            Method::DescribeGroup | Method::Committed => Some(&self.group_descriptions),
+            _ => None,
+        }
     }
 
     /// Whether clients have let go of so much on the heap that it is to be given back. Asked now and then.

@@ -6,6 +6,7 @@ use std::net::{SocketAddr, TcpStream};
 use corelane_proto::frame::{Method, Status};
 use corelane_proto::pb;
 use corelane_testkit::{Broker, BrokerOptions, wait_until};
+use prost::Message;
 use socket2::{Domain, Socket, Type};
 
 use crate::fuzz::steady::Steady;
@@ -102,4 +103,43 @@ fn answers_that_nobody_takes_are_bounded_per_shard_and_hold_up_nobody_else() {
     println!("the client beside: {} rounds, the longest {:?}", seen.rounds, seen.longest);
     drop(stalled);
     assert_all_is_as_before(&broker, resident_before);
+}
+
+#[test]
+fn descriptions_that_are_under_way_are_few_and_count_once_they_are_there() {
+    const PARTITIONS: u32 = 128;
+    const REQUESTS: usize = 1_000;
+    let broker = Broker::start(BrokerOptions::new().shards(1));
+    create_topic(broker.addr(), "wide", PARTITIONS);
+    let request = pb::DescribeTopicRequest { name: "wide".to_owned() };
+    let answer = Wire::greet(broker.addr(), 0).call(Method::DescribeTopic, &request, &[]);
+    let answer_bytes = answer.ok::<pb::DescribeTopicResponse>().encoded_len() as u64;
+    // Asked for at once they are more than twice the bound.
+    let connections = 1 + 2 * BOUND_BYTES as usize / (REQUESTS * answer_bytes as usize);
+    let (resident_before, busy_before) = (broker.rss_bytes(), busy(&broker));
+    let mut stalled: Vec<Wire> = (0..connections).map(|_| greet_narrowly(broker.addr())).collect();
+    for wire in &mut stalled {
+        for _ in 0..REQUESTS {
+            wire.send(Method::DescribeTopic, &request, &[]).expect("the broker reads");
+        }
+    }
+    let (mut most, mut resident) = (0, 0);
+    wait_until("the bound", PATIENCE, || {
+        most = most.max(waiting_bytes(&broker));
+        resident = resident.max(broker.rss_bytes());
+        busy(&broker) > busy_before
+    });
+    most = most.max(waiting_bytes(&broker));
+    println!(
+        "{connections} connections, answers of {answer_bytes} bytes, {} KiB waited at most; memory {} KiB before, {} then",
+        most >> 10,
+        resident_before >> 10,
+        resident >> 10
+    );
+    // Those that had a seat, and a line for each that was refused.
+    let beyond = 16 * answer_bytes + (connections * REQUESTS * 128) as u64;
+    assert!(most < BOUND_BYTES + beyond && beyond < BOUND_BYTES / 5, "{most} bytes wait");
+    drop(stalled);
+    let mut wire = Wire::greet(broker.addr(), 0);
+    wait_until("long answers to be given again", PATIENCE, || is_told(&mut wire));
 }
