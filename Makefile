@@ -27,7 +27,7 @@ check: ## format, lints and documentation, without a warning
 	$(CARGO) clippy --locked --package corelane-client --no-default-features -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --workspace --no-deps
 
-test: ## every test in its short form (under eight minutes once built, on two cores)
+test: ## every test in its short form (five minutes once built, on two cores)
 	@tools/test.sh
 
 test-full: ## every test in its long form: gigabytes instead of megabytes
