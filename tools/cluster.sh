@@ -64,6 +64,7 @@ for id in 1 2 3; do
         --listen "$listen" --http "127.0.0.1:$((9390 + id + base))" --shards 1 --pin-shards false "$@" \
         >"$data/broker-$id.out" 2>"$data/broker-$id.log" &
     pids+=($!)
+    echo $! >"$data/broker-$id.pid"
     started "broker-$id" $! "$data/broker-$id.out" '^corelane-broker ready '
     addresses=${addresses:+$addresses,}$listen
 done
