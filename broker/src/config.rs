@@ -63,6 +63,14 @@ pub enum ConfigError {
         /// Why.
         source: std::io::Error,
     },
+    /// A host or a directory that a setting names and that a start could not use.
+    #[error("{name}: {reason}")]
+    Unusable {
+        /// The setting.
+        name: &'static str,
+        /// Why.
+        reason: String,
+    },
     /// Two settings that contradict each other.
     #[error("{name}: {reason}")]
     Contradiction {
@@ -398,8 +406,15 @@ impl Config {
         }
     }
 
-    /// Whether the files that settings name can be read: looked at for `check`; a start opens them itself.
-    pub fn check_files(&self) -> Result<(), ConfigError> {
+    /// Whether what settings name on this machine could be used: files, hosts, the place of the data directory. Looked at for
+    /// `check`, as its user; a start opens, looks up and makes them itself.
+    pub fn check_surroundings(&self) -> Result<(), ConfigError> {
+        let unusable = |name| move |reason| ConfigError::Unusable { name, reason };
+        self.listen.resolve().map_err(unusable("listen"))?;
+        if let Some(http) = &self.http.0 {
+            http.resolve().map_err(unusable("http"))?;
+        }
+        check_data_dir(&self.data).map_err(unusable("data"))?;
         let files = [
             ("etcd_ca", &self.etcd_ca),
             ("etcd_cert", &self.etcd_cert),
@@ -431,6 +446,17 @@ impl Config {
             text
         })
     }
+}
+
+/// Whether a directory is there, or could be made, and be written to.
+fn check_data_dir(path: &Path) -> Result<(), String> {
+    let path = std::path::absolute(path).map_err(|error| error.to_string())?;
+    let there = path.ancestors().find(|ancestor| ancestor.exists()).unwrap_or(Path::new("/"));
+    if !there.is_dir() {
+        return Err(format!("{} is not a directory", there.display()));
+    }
+    rustix::fs::access(there, rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK)
+        .map_err(|error| format!("{} cannot be written to: {error}", there.display()))
 }
 
 fn is_name_byte(byte: u8) -> bool {

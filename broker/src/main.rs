@@ -69,7 +69,7 @@ fn refuse(error: &dyn std::fmt::Display) -> ExitCode {
 fn check(matches: &ArgMatches) -> Result<(), Box<dyn std::error::Error>> {
     let config = load(matches, std::env::vars_os())?;
     telemetry::logs::check(&config.log_level)?;
-    config.check_files()?;
+    config.check_surroundings()?;
     let changed = config.to_toml_changed();
     println!("the settings are good; {} of {} are not as by default", changed.lines().count(), SETTINGS.len());
     print!("{changed}");

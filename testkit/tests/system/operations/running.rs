@@ -62,6 +62,8 @@ fn settings_are_checked_without_starting_anything() {
         (&["--config", path, "--http", "127.0.0.1:9400"], "http: 127.0.0.1:9400 is also what listen says"),
         (&["--config", path, "--log-level", "x=y=z"], "log_level: "),
         (&["--config", none], "cannot be read"),
+        (&["--config", path, "--listen", "no host:9400"], "listen: the host \"no host\" has no address"),
+        (&["--config", path, "--data", path], "corelane.toml is not a directory"),
         (&["--etcd", "http://a:1", "--etcd-user", "u", "--etcd-password-file", none], "etcd_password_file: "),
     ] {
         let refused = run(&mut check(wrong), PATIENCE);
