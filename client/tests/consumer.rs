@@ -219,6 +219,26 @@ async fn damaged_messages_are_counted_and_skipped_and_the_good_ones_around_them_
 }
 
 #[tokio::test]
+async fn what_is_damaged_on_its_way_is_asked_for_again_and_only_what_stays_so_is_skipped() {
+    let broker = FakeBroker::start().await;
+    broker.topic("t", 1);
+    fill(&broker, "t", 0, 0..100);
+    {
+        let mut state = broker.state();
+        let boundaries = state.topics["t"].logs[0].boundaries.clone();
+        // Once in a value, twice in a head, and one that never comes over as it is.
+        state.damaged_on_the_way =
+            [(boundaries[10] + 30, 1), (boundaries[20] + 1, 2), (boundaries[30] + 30, 1_000)].into();
+    }
+    let mut consumer = consumer(&broker, |it| it.topic("t").fetch_bytes(700).until_end(true)).await;
+    let mut expected = values(0..100);
+    expected.remove(30);
+    assert_eq!(rest(&mut consumer).await, expected);
+    let stats = consumer.stats();
+    assert_eq!((stats.messages, stats.bad_messages), (99, 1));
+}
+
+#[tokio::test]
 async fn a_message_of_a_newer_format_is_named_and_not_skipped_like_damage() {
     let broker = FakeBroker::start().await;
     broker.topic("t", 1);

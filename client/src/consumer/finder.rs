@@ -16,6 +16,9 @@ use crate::cluster::{Cluster, Place};
 use crate::error::{CallError, Refusal};
 use crate::topic::{Find, Found};
 
+/// How often a message that comes damaged, and of which the broker's copy is good, is fetched anew before it is skipped.
+const AGAIN_MAX: u32 = 3;
+
 /// Why a stream cannot go on as it was.
 #[derive(Debug, Clone)]
 pub(super) enum Why {
@@ -193,8 +196,15 @@ impl Shared {
         let (topic, partition) = (&*source.topic, source.partition);
         match why {
             Why::BadMessage => {
-                let found = find(&self.cluster, topic, partition, Find::GoodAfter(from.position)).await?;
-                // Never the same place again, whatever the broker says.
+                let mut found = find(&self.cluster, topic, partition, Find::GoodAfter(from.position)).await?;
+                if found.position <= from.position {
+                    if order.failures < AGAIN_MAX {
+                        tracing::warn!(topic, partition, position = from.position, "a message came damaged; again");
+                        return Ok(Way::From(from));
+                    }
+                    // Whatever it is that damages it, what follows shall not wait for it for ever.
+                    found = find(&self.cluster, topic, partition, Find::GoodAfter(from.position + 1)).await?;
+                }
                 let position = found.position.max(from.position + 1);
                 let mut state = self.state();
                 state.counters.bad_messages += 1;

@@ -122,6 +122,8 @@ pub(crate) struct State {
     sessions: HashMap<(Vec<u8>, u32), (u64, AbortHandle)>,
     live: Vec<AbortHandle>,
     pub(crate) refuse_hello: Option<Status>,
+    /// Bytes of the log that are damaged on their way, so many times each.
+    pub(crate) damaged_on_the_way: HashMap<u64, u32>,
     pub(crate) group: groups::Group,
     /// The brokers and where they listen.
     brokers: Vec<(u32, String)>,
@@ -155,6 +157,7 @@ impl FakeBroker {
             sessions: HashMap::new(),
             live: Vec::new(),
             refuse_hello: None,
+            damaged_on_the_way: HashMap::new(),
             group: groups::Group::new(),
             brokers: Vec::new(),
             down: Vec::new(),
@@ -562,8 +565,8 @@ impl Serving {
                 Err(answer) => return answer,
             };
             {
-                let state = self.state.lock().unwrap();
-                let log = &state.topics[&name].logs[request.partition as usize];
+                let State { topics, damaged_on_the_way, .. } = &mut *self.state.lock().unwrap();
+                let log = &topics[&name].logs[request.partition as usize];
                 if request.position < log.start || request.position > log.end() {
                     let error = pb::Error { start: Some(log.start), end: Some(log.end()), ..pb::Error::default() };
                     return refuse(Status::OutOfRange, error);
@@ -571,7 +574,13 @@ impl Serving {
                 let begin = if request.continues { request.position } else { log.boundary_at(request.position) };
                 let rest = &log.bytes[begin as usize..];
                 if !rest.is_empty() || tokio::time::Instant::now() >= deadline {
-                    let payload = rest[..rest.len().min(request.max_bytes as usize)].to_vec();
+                    let mut payload = rest[..rest.len().min(request.max_bytes as usize)].to_vec();
+                    for (at, times) in damaged_on_the_way.iter_mut().filter(|(_, times)| **times > 0) {
+                        if let Some(byte) = at.checked_sub(begin).and_then(|at| payload.get_mut(at as usize)) {
+                            *byte ^= 1;
+                            *times -= 1;
+                        }
+                    }
                     let response = pb::FetchResponse { start: log.start, visible_end: log.end(), begin };
                     return (Status::Ok, response.encode_to_vec(), payload);
                 }
@@ -601,6 +610,14 @@ impl Serving {
                 // Like a broker that knows the boundaries of a few messages only: at least so many.
                 let index = log.boundaries.len().saturating_sub(count as usize) / 8 * 8;
                 log.boundaries.get(index).copied().unwrap_or(log.end())
+            }
+            Target::GoodAfter(position)
+                if log.boundaries.contains(&position)
+                    && walk(&log.bytes[position as usize..], MESSAGE_BYTES_LIMIT)
+                        .next()
+                        .is_some_and(|it| it.is_ok()) =>
+            {
+                position
             }
             Target::GoodAfter(position) => {
                 let next = log.boundaries.partition_point(|&boundary| boundary <= position);

@@ -407,7 +407,7 @@ pub mod find_message_request {
         /// the place from which at least so many visible messages follow (all, if fewer)
         #[prost(uint64, tag = "8")]
         LastMessages(u64),
-        /// the next place to go on after a bad message at this position
+        /// the next place to go on after a bad message at this position; the position itself
         #[prost(uint64, tag = "9")]
         GoodAfter(u64),
     }

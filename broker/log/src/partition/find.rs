@@ -26,7 +26,8 @@ pub enum Target {
     Time(i64),
     /// The place from which so many messages follow up to the visible end; the start if there are fewer.
     LastMessages(u64),
-    /// The next place to go on after a bad message at this position.
+    /// The next place to go on after a bad message at this position: the position itself if the message there is good, so
+    /// that whoever met it damaged reads it again.
     GoodAfter(Position),
 }
 
@@ -106,7 +107,19 @@ impl<E: Env> Inner<E> {
         if at >= visible_end {
             return Ok(visible_end);
         }
-        let next = self.around(at).await?.next;
+        let Around { from, next } = self.around(at).await?;
+        // A reader may have got damaged what is good here, or may ask for anything: neither is damage of the log.
+        let mut good = None;
+        self.walk(from, next, |message| {
+            if message.is_good && message.end() > at {
+                good = Some(*message);
+            }
+            if message.is_good && good.is_none() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        })
+        .await?;
+        if let Some(good) = good.filter(|good| !good.is_newer()) {
+            return Ok(if good.at == at { at } else { good.end() });
+        }
         let mut met = None;
         let reached = self
             .walk(at, next, |message| {

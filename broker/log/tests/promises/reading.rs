@@ -108,6 +108,9 @@ fn only_the_bad_message_is_skipped_while_the_walk_leads_on() {
         machine.run(async {
             let (log, report) = machine.open(options()).await;
             assert_eq!(report.end.0, *ids.last().unwrap(), "a closed segment is not walked");
+            // What is good is read again, and counts as no damage, wherever it is asked for.
+            assert_eq!(log.find(Target::GoodAfter(Position(ids[1]))).await.unwrap().0, ids[1]);
+            assert_eq!(log.find(Target::GoodAfter(Position(ids[1] + 7))).await.unwrap().0, ids[2]);
             let next = log.find(Target::GoodAfter(Position(victim))).await.unwrap().0;
             if hurt == victim {
                 // Its length leads nowhere: all up to the next known boundary is skipped.
