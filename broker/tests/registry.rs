@@ -131,6 +131,48 @@ async fn a_restart_arms_each_lease_for_its_full_life_again() {
     assert!(another > short, "a lease's name is not given twice");
 }
 
+#[tokio::test]
+async fn of_a_damaged_file_nothing_is_given_that_was_not_written() {
+    const KEYS: usize = 300;
+    let value = |key: usize| format!("value {key}").into_bytes();
+    let dir = tempfile::tempdir().expect("a directory");
+    let (sound, hurt) = (dir.path().join("sound"), dir.path().join("hurt"));
+    let store = EmbeddedStore::open(&sound, OPTIONS).expect("opens");
+    for key in 0..KEYS {
+        store.commit(Txn::new().put(format!("/{key:04}"), value(key))).await.expect("commit");
+    }
+    store.close();
+    let sound = std::fs::read(&sound).expect("a file");
+    let used: Vec<usize> = (0..sound.len()).filter(|at| sound[*at] != 0).collect();
+    let seed =
+        std::env::var("CORELANE_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(|| fastrand::u64(..));
+    println!("CORELANE_SEED={seed}");
+    let mut random = fastrand::Rng::with_seed(seed);
+    let mut noticed = 0;
+    for round in 0..60 {
+        let mut bytes = sound.clone();
+        let at = used[random.usize(..used.len())];
+        match round % 3 {
+            0 => bytes[at] ^= 1 << random.u32(..8),
+            1 => bytes[at..].iter_mut().take(512).for_each(|byte| *byte = 0),
+            _ => bytes.truncate(at),
+        }
+        std::fs::write(&hurt, bytes).expect("written");
+        let Ok(store) = EmbeddedStore::open(&hurt, OPTIONS) else {
+            noticed += 1;
+            continue;
+        };
+        let (entries, _) = list(&store, "/").await.expect("what opens can be read");
+        noticed += usize::from(entries.len() < KEYS);
+        for entry in entries {
+            let key: usize = entry.key[1..].parse().expect("a key");
+            assert_eq!(entry.value, value(key), "{} after damage at {at}, round {round}", entry.key);
+        }
+        store.close();
+    }
+    assert!(noticed > 20, "{noticed} of 60 noticed");
+}
+
 /// Puts keys until the store refuses; says how many it took.
 async fn fill(store: &EmbeddedStore, from: usize) -> usize {
     let mut count = from;

@@ -11,6 +11,7 @@ mod tables;
 mod writer;
 
 use std::ops::Bound;
+use std::panic::{self, AssertUnwindSafe};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -56,7 +57,9 @@ impl EmbeddedStore {
         let (commands, queue) = mpsc::channel(STORE_QUEUE_MAX);
         let (revision_sender, revisions) = watch::channel(0);
         let opened = Arc::new(Opened::new(path));
-        let writer = Writer::open(Arc::clone(&opened), options, revision_sender).map_err(|error| failed(&error))?;
+        let writer = no_panic(|| Writer::open(Arc::clone(&opened), options, revision_sender))
+            .ok_or_else(|| failed(&"it is damaged so that it cannot be read"))?
+            .map_err(|error| failed(&error))?;
         let thread = std::thread::Builder::new()
             .name("registry".to_owned())
             .spawn(move || writer.run(queue))
@@ -81,6 +84,16 @@ impl EmbeddedStore {
         // A batch that failed is dropped, answers and all.
         answer.await.unwrap_or_else(|_| Err(self.opened.last_failure()))
     }
+}
+
+/// Runs what a damaged file makes redb panic over; `None` then, in silence. Only while nothing else is under way: the hook
+/// that tells of panics is everybody's.
+fn no_panic<T>(open: impl FnOnce() -> T) -> Option<T> {
+    let hook = panic::take_hook();
+    panic::set_hook(Box::new(|_| {}));
+    let opened = panic::catch_unwind(AssertUnwindSafe(open));
+    panic::set_hook(hook);
+    opened.ok()
 }
 
 impl Store for EmbeddedStore {

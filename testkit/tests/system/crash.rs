@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use corelane_client::{Acks, Client, DeliveryFuture, Producer, Record, Start, TopicSettings};
-use corelane_testkit::{Broker, BrokerOptions, full};
+use corelane_testkit::{Broker, BrokerOptions, TestDir, full};
 
 use crate::support::{Seen, connect, create, details, eventually, number, numbered, read_to_end, seen, within};
 use crate::survival::Survival;
@@ -180,6 +180,23 @@ async fn kill_9_at_any_moment_starts_included_loses_nothing_durable_and_leaves_n
     println!("{}, {deaths_at_start} before it was ready", survival.survived(deaths, stored));
     assert!(!broker.log().contains("set aside"), "the log takes what a kill left for damage");
     broker.stop();
+}
+
+#[test]
+fn a_directory_whose_first_start_was_killed_starts_the_next_time() {
+    let rounds = if full() { 300 } else { 12 };
+    let seed = fastrand::u64(..);
+    println!("seed {seed}, {rounds} rounds");
+    let mut random = fastrand::Rng::with_seed(seed);
+    for _ in 0..rounds {
+        let dir = TestDir::new("first");
+        let options = || BrokerOptions::new().shards(1).data(dir.join("data"));
+        let killed_after = Duration::from_micros(random.u64(1_000..80_000));
+        if let Ok(mut broker) = Broker::try_start(options().ready_within(killed_after)) {
+            broker.kill9();
+        }
+        Broker::start(options()).stop();
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError, RwLock};
+use std::{fs, io};
 
 use redb::{Database, ReadTransaction, ReadableDatabase as _, WriteTransaction};
 
@@ -26,20 +27,29 @@ impl Opened {
         Self { path: path.to_owned(), database: RwLock::default(), failure: Mutex::new(failure) }
     }
 
-    /// Opens the file, or makes it; anew, if it is open.
+    /// Opens the file, or makes it; anew, if it is open. Every page is read and its checksum compared: by itself redb does
+    /// that only after a crash, and a rotten page would be served as it is.
     pub(super) fn open(&self) -> Result<Reserve, redb::Error> {
         let mut database = self.database.write().unwrap_or_else(PoisonError::into_inner);
         // Gives up its lock.
         *database = None;
+        if !self.path.exists() {
+            make(&self.path)?;
+        }
         let (file, reserve) = ReservedFile::open(&self.path)?;
-        *database = Some(Database::builder().set_cache_size(CACHE_BYTES).create_with_backend(file)?);
+        let mut opening = Database::builder().set_cache_size(CACHE_BYTES).create_with_backend(file)?;
+        if !opening.check_integrity()? {
+            let path = self.path.display();
+            tracing::error!(%path, "the registry's file was damaged; what could be read is served, the last changes may be gone");
+        }
+        *database = Some(opening);
         Ok(reserve)
     }
 
     /// Notes why it has to be opened anew: what callers are told, until it is open again.
     pub(super) fn note(&self, error: &redb::Error) {
         *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = match error {
-            redb::Error::Io(error) if error.kind() == std::io::ErrorKind::StorageFull => StoreError::NoSpace,
+            redb::Error::Io(error) if error.kind() == io::ErrorKind::StorageFull => StoreError::NoSpace,
             error => StoreError::Unavailable(error.to_string()),
         };
     }
@@ -66,6 +76,19 @@ impl Opened {
         let database = database.as_ref().expect("the writer opens the file before it writes");
         Ok(change(database.begin_write()?))
     }
+}
+
+/// Makes the file under another name first: one that a crash left half made could not be opened, and nobody has a backup
+/// of it.
+fn make(path: &Path) -> Result<(), redb::Error> {
+    let new = path.with_extension("redb.new");
+    match fs::remove_file(&new) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
+        _ => {}
+    }
+    let (file, _) = ReservedFile::open(&new)?;
+    drop(Database::builder().set_cache_size(CACHE_BYTES).create_with_backend(file)?);
+    Ok(fs::rename(&new, path)?)
 }
 
 /// A read that failed leaves the file closed to redb, until the writer meets that and opens it anew.
