@@ -176,7 +176,9 @@ async fn first_view<S: Store>(control: &Control<S>, member: &Member<S>) -> Resul
         }
     }
     let (data, cluster_id) = (&control.config.data, &control.cluster_id);
-    let view: View = remembered::recall(data, cluster_id, &control.keys, control.broker_id)?;
+    let mut view: View = remembered::recall(data, cluster_id, &control.keys, control.broker_id)?;
+    // Where this broker is now, which may not be where it was when the registry was seen last.
+    view.brokers.insert(control.broker_id, member.record.clone());
     tracing::warn!(topics = view.topics.len(), "starting without the registry, from what the data directory knows");
     *control.view.borrow_mut() = view;
     Ok(None)

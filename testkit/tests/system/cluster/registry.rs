@@ -210,6 +210,9 @@ async fn a_broker_whose_own_registry_is_damaged_serves_what_lies_on_its_disk() {
     broker.stop();
     let registry = broker.data_dir().join("registry.redb");
     std::fs::write(&registry, b"not what it was").expect("written");
+    // Clients are told where it is now, not where the registry knew it.
+    let elsewhere = Broker::start(BrokerOptions::new()).addr();
+    broker.set_options(BrokerOptions::new().shards(2).listen(elsewhere));
     broker.restart();
     let through = client_of(broker.addr().to_string()).await;
     assert_eq!(count(&through, "views").await, 6);
