@@ -180,6 +180,10 @@ impl Disk for BlockingDisk {
         let path = path.to_owned();
         doing(move || {
             let write = mode != OpenMode::Read;
+            // A pipe under a file's name would be waited for.
+            if mode != OpenMode::Create && !path.metadata()?.is_file() {
+                return Err(io::Error::new(ErrorKind::InvalidInput, "it is not a regular file"));
+            }
             let file =
                 fs::OpenOptions::new().read(true).write(write).create_new(mode == OpenMode::Create).open(path)?;
             if write {
