@@ -18,6 +18,7 @@ mod places;
 mod retention;
 mod sample_logs;
 mod sizes;
+mod stalls;
 mod support;
 mod survival;
 mod topics;
