@@ -82,6 +82,17 @@ async fn what_is_not_the_protocol_is_closed_and_costs_no_memory() {
     assert_eq!(read_all(&client, "undisturbed").await.len(), 200);
     let health = http_get(broker.http_addr(), "/health/ready", Duration::from_secs(10)).expect("the page comes");
     assert_eq!(health.status, 200);
-    let lines = broker.log().lines().count();
+    // Each is counted and named, and whoever sends many does not fill the log.
+    let page = http_get(broker.http_addr(), "/metrics", Duration::from_secs(10)).expect("the page comes");
+    let closed = |line: &&str| {
+        let reasons = ["bad_frame", "not_the_protocol", "no_hello"];
+        line.starts_with("corelane_connections_closed_total") && reasons.iter().any(|reason| line.contains(reason))
+    };
+    let count = |line: &str| line.rsplit(' ').next().and_then(|count| count.parse::<usize>().ok()).expect("a number");
+    let closed: usize = page.body.lines().filter(closed).map(count).sum();
+    assert!(closed >= rounds * hostile_inputs().len(), "{closed} of {} counted", rounds * hostile_inputs().len());
+    let log = broker.log();
+    assert!(log.contains("closed a connection from 127.0.0.1"), "{log}");
+    let lines = log.lines().count();
     assert!(lines < 500, "{lines} log lines");
 }

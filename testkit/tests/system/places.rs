@@ -69,6 +69,16 @@ async fn a_time_finds_the_first_message_at_or_after_it() {
     assert_eq!(find(&client, "timed", Find::TimeMs(0)).await, start);
     assert_eq!(find(&client, "timed", Find::Earliest).await, start);
     assert_eq!(find(&client, "timed", Find::Latest).await, state.visible_end);
+
+    // All of it expired: what is found can still be fetched, and nothing comes from there.
+    let start = client.admin().trim("timed", 0, state.visible_end).await.expect("a log can be trimmed");
+    for time in [i64::MIN, 0, FIRST_MS, FIRST_MS + 799 * STEP_MS, i64::MAX] {
+        let position = find(&client, "timed", Find::TimeMs(time)).await;
+        assert!(position >= start && position <= state.visible_end, "{position} for {time}");
+        let from_there = read_to_end(client.consumer().topic("timed").start(Start::Position(position))).await;
+        assert!(from_there.iter().all(|seen| seen.position >= position));
+    }
+    assert_eq!(find(&client, "timed", Find::TimeMs(i64::MAX)).await, state.visible_end);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -144,22 +144,38 @@ async fn the_command_line_names_the_command_that_creates_an_unknown_topic() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_segment_roll_never_throws_out_a_reader_of_the_tail() {
+    const PRODUCERS: u64 = 3;
     let broker = Broker::start(BrokerOptions::new());
     let client = connect(&broker).await;
     create(&client, "rolling", 1, crate::support::small_segments()).await;
-    let messages = if full() { 500_000 } else { 20_000 };
+    let messages = if full() { 500_000 } else { 21_000 };
+    // Of each producer its own numbers, in order.
+    let each = messages / PRODUCERS;
     let mut readers = Vec::new();
     for _ in 0..4 {
         let mut reader = from_start(&client, "rolling").await;
         readers.push(tokio::spawn(async move {
-            for at in 0..messages {
-                assert_eq!(number(&next(&mut reader).await.value), at);
+            let mut expected: Vec<u64> = (0..PRODUCERS).map(|producer| producer * each).collect();
+            for _ in 0..PRODUCERS * each {
+                let number = number(&next(&mut reader).await.value);
+                let expected = &mut expected[(number / each) as usize];
+                assert_eq!(number, *expected);
+                *expected += 1;
             }
         }));
     }
-    let producer = client.producer().batch_bytes(8 << 10).build().expect("a producer");
-    for first in (0..messages).step_by(1_000) {
-        publish_numbered(&producer, "rolling", 0, first..first + 1_000, 300).await;
+    let publishing = (0..PRODUCERS).map(|producer| {
+        let numbers = producer * each..(producer + 1) * each;
+        let producer = client.producer().batch_bytes(8 << 10).build().expect("a producer");
+        tokio::spawn(async move {
+            for first in numbers.clone().step_by(1_000) {
+                let numbers = first..(first + 1_000).min(numbers.end);
+                publish_numbered(&producer, "rolling", 0, numbers, 300).await;
+            }
+        })
+    });
+    for producer in publishing.collect::<Vec<_>>() {
+        producer.await.expect("a producer");
     }
     for reader in readers {
         crate::support::within(Duration::from_mins(5), "a reader to see all", reader).await.expect("a reader");
