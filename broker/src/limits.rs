@@ -53,7 +53,7 @@ pub const OUTGOING_HEAD_BYTES_MAX: usize = 256 * KIB;
 pub const SHARD_OUTGOING_HEAD_BYTES_MAX: usize = 64 * MIB;
 /// Descriptions of topics and groups that a shard has under way for its connections; each may be of megabytes, which are
 /// counted among those that wait to be sent only once they are there. The next ones wait.
-pub const SHARD_DESCRIPTIONS_MAX: usize = 8;
+pub const SHARD_DESCRIPTIONS_MAX: usize = 4;
 /// What is sent of a file between two turns of the other tasks, in bytes.
 pub const SEND_PIECE_BYTES: usize = 256 * KIB;
 /// What is read from a file into memory at a time to be sent, in bytes. As much again is read ahead.
