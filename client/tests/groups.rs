@@ -445,6 +445,86 @@ async fn with_manual_marks_a_partition_that_moves_waits_for_them() {
     assert_eq!(take(&mut second, 2).await, values(0, 3..5));
 }
 
+/// The partitions that the error says are not committed.
+fn not_committed(result: Result<(), GroupError>) -> Vec<u32> {
+    match result {
+        Err(GroupError::NotCommitted { partitions }) => {
+            partitions.into_iter().map(|(_, partition)| partition).collect()
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Waits until these are what the member owns.
+async fn until_owned(consumer: &GroupConsumer, partitions: &[u32]) {
+    let began = Instant::now();
+    let owned = || consumer.assignment().iter().map(|at| at.partition).collect::<Vec<_>>();
+    while owned() != partitions {
+        assert!(began.elapsed() < SOON, "{:?} is owned", owned());
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test]
+async fn messages_that_were_not_marked_when_their_partition_was_released_are_told_by_the_next_commit() {
+    let broker = broker_with(1, 3).await;
+    let mut consumer = member(&broker, GroupConsumerBuilder::manual_commit).await;
+    let (first, second) = (next(&mut consumer).await, next(&mut consumer).await);
+    // Put down as well, though not marked.
+    let third = next(&mut consumer).await;
+    assert_quiet(&mut consumer, Duration::from_millis(20)).await;
+    drop(third);
+    consumer.commit_through(&first).await.unwrap();
+    give(&broker, &[]);
+    until_owned(&consumer, &[]).await;
+    assert_eq!(committed(&broker.state(), 0), Some(first.next_position()), "what was marked");
+    assert_eq!(not_committed(consumer.commit_through(&second).await), [0]);
+    consumer.commit_through(&first).await.unwrap();
+    assert_eq!(not_committed(consumer.commit().await), [0]);
+    consumer.commit().await.unwrap();
+}
+
+#[tokio::test]
+async fn what_a_commit_that_was_given_up_did_not_come_to_tell_the_next_one_tells() {
+    let broker = broker_with(2, 2).await;
+    let mut consumer = member(&broker, GroupConsumerBuilder::manual_commit).await;
+    take(&mut consumer, 4).await;
+    assert_quiet(&mut consumer, Duration::from_millis(20)).await;
+    broker.state().group.owners.remove(&key(0));
+    broker.state().group.revision += 1;
+    give(&broker, &[("m1", &[1])]);
+    until_owned(&consumer, &[1]).await;
+    broker.script(|seen| match seen.method {
+        Method::Commit => Act::refuse(Status::Busy),
+        _ => Act::Properly,
+    });
+    let given_up = tokio::time::timeout(Duration::from_millis(100), consumer.commit()).await;
+    assert!(given_up.is_err(), "nothing was answered: {given_up:?}");
+    broker.script(|_| Act::Properly);
+    assert_eq!(not_committed(consumer.commit().await), [0]);
+    consumer.commit().await.unwrap();
+    let state = broker.state();
+    assert_eq!(committed(&state, 1), Some(end(&state, 1)));
+}
+
+#[tokio::test]
+async fn a_message_in_hand_can_be_committed_while_its_partition_is_to_move() {
+    let broker = broker_with(1, 3).await;
+    let mut consumer = member(&broker, |it| it).await;
+    let first = next(&mut consumer).await;
+    give(&broker, &[]);
+    let began = Instant::now();
+    while consumer.assignment()[0].is_read {
+        assert!(began.elapsed() < SOON, "it goes on reading");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    tokio::time::timeout(SOON, consumer.commit()).await.expect("an answer").unwrap();
+    assert_eq!(committed(&broker.state(), 0), Some(first.next_position()));
+    assert_eq!(consumer.assignment().len(), 1, "not before the message is put down");
+    assert_quiet(&mut consumer, Duration::from_millis(20)).await;
+    until_owned(&consumer, &[]).await;
+}
+
 #[tokio::test]
 async fn a_commit_that_is_refused_for_its_fence_is_told_and_the_partition_is_claimed_again() {
     let broker = broker_with(1, 4).await;

@@ -47,7 +47,8 @@ impl GroupHandle {
             place: message.next(),
             topic: message.topic().into(),
         };
-        self.committed(vec![awaited], Vec::new()).await
+        let partitions = self.uncommitted(vec![awaited]).await;
+        if partitions.is_empty() { Ok(()) } else { Err(GroupError::NotCommitted { partitions }) }
     }
 
     /// The partitions that the member owns at the moment.
@@ -55,12 +56,8 @@ impl GroupHandle {
         self.shared.state().assignment()
     }
 
-    /// Waits until these are committed; of some it is known that they cannot be.
-    pub(super) async fn committed(
-        &self,
-        mut awaited: Vec<Awaited>,
-        lost: Vec<(String, u32)>,
-    ) -> Result<(), GroupError> {
+    /// Waits until these are committed. Returns those that cannot be any more, or were not in time.
+    pub(super) async fn uncommitted(&self, mut awaited: Vec<Awaited>) -> Vec<(String, u32)> {
         let shared = &self.shared;
         let mut missing = Vec::new();
         shared.commit_now.notify_one();
@@ -78,9 +75,7 @@ impl GroupHandle {
             }
         };
         let _ = tokio::time::timeout(shared.cluster.settings.request_timeout, all).await;
-        let unanswered = missing.into_iter().chain(awaited).map(|one| (one.topic.to_string(), one.key.1));
-        let partitions: Vec<(String, u32)> = lost.into_iter().chain(unanswered).collect();
-        if partitions.is_empty() { Ok(()) } else { Err(GroupError::NotCommitted { partitions }) }
+        missing.into_iter().chain(awaited).map(|one| (one.topic.to_string(), one.key.1)).collect()
     }
 
     pub(super) fn begin_to_close(&self) {

@@ -272,18 +272,26 @@ impl GroupConsumer {
         }
     }
 
-    /// Commits everything that was handed out so far, the last message included, and waits for the answer.
+    /// Commits everything that was handed out so far, the last message included, and waits for the answer. Safe to cancel:
+    /// what one call did not come to tell, the next one does.
     ///
     /// # Errors
-    /// [`GroupError::NotCommitted`] with the partitions that are not this member's any more, those lost since the last
-    /// call included, or were not answered within the client's request time-out.
+    /// [`GroupError::NotCommitted`] with the partitions of which messages that were handed out are not committed: those
+    /// that were lost, or released before their messages were marked, since the last call, and those whose commit was not
+    /// answered within the client's request time-out.
     pub async fn commit(&mut self) -> Result<(), GroupError> {
-        let (awaited, forfeited) = {
+        let awaited = {
             let mut state = self.shared().state();
             state.mark_handed_out();
-            (state.awaited(), std::mem::take(&mut state.forfeited))
+            state.awaited()
         };
-        self.handle.committed(awaited, forfeited.into_iter().collect()).await
+        // A release may have waited for just that.
+        self.shared().notify();
+        let uncommitted = self.handle.uncommitted(awaited).await;
+        let mut partitions = std::mem::take(&mut self.shared().state().forfeited);
+        partitions.extend(uncommitted);
+        let partitions = Vec::from_iter(partitions);
+        if partitions.is_empty() { Ok(()) } else { Err(GroupError::NotCommitted { partitions }) }
     }
 
     /// Commits one partition up to this message, which counts as processed, and waits for the answer.

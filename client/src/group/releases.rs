@@ -27,7 +27,7 @@ pub(super) async fn run(session: Arc<Session>) {
         tell(&session, &keys);
         let sent: Vec<(Key, pb::CommitPartition)> = {
             let mut state = shared.state();
-            keys.into_iter().filter_map(|key| Some((key, state.take_release(key)?))).collect()
+            keys.into_iter().filter_map(|key| Some((key, state.take_commit(key)?))).collect()
         };
         let partitions: Vec<pb::CommitPartition> = sent.iter().map(|(_, release)| release.clone()).collect();
         let Some(outcomes) = release(&session, &partitions).await else { return };

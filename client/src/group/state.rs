@@ -120,10 +120,10 @@ pub(super) struct State {
     pub(super) errors: VecDeque<GroupError>,
     /// Ownerships that ended without a release, for the program's callback.
     lost: Vec<GroupPartition>,
-    /// Partitions that were lost since the program committed last, with messages that it got and nobody committed.
+    /// Partitions that have gone since the program committed last, with messages that it got and that were not committed.
     pub(super) forfeited: BTreeSet<(String, u32)>,
-    /// The latest ownerships that ended with a release, by partition and fence.
-    released: VecDeque<(Key, u64)>,
+    /// The latest ownerships that ended with a release, by partition and fence, and what was committed by then.
+    released: VecDeque<(Key, u64, Option<Place>)>,
     /// Partitions whose last position was lost while the consumer was being closed.
     pub(super) uncommitted: Vec<(String, u32)>,
     /// Times that retention had taken what came next.
@@ -217,7 +217,9 @@ impl State {
         let tenure = self.tenures.get(&awaited.key).filter(|tenure| tenure.fence.number == awaited.fence);
         match tenure {
             Some(tenure) => tenure.committed >= Some(awaited.place),
-            None => self.released.contains(&(awaited.key, awaited.fence)),
+            None => self.released.iter().any(|(key, fence, committed)| {
+                (*key, *fence) == (awaited.key, awaited.fence) && *committed >= Some(awaited.place)
+            }),
         }
     }
 
@@ -333,15 +335,15 @@ impl State {
             self.in_hand = None;
         }
         let Some(tenure) = self.tenures.remove(&key) else { return };
+        if tenure.handed > tenure.committed {
+            self.forfeited.insert((tenure.topic.to_string(), key.1));
+        }
         if !is_lost {
-            self.released.push_back((key, tenure.fence.number));
+            self.released.push_back((key, tenure.fence.number, tenure.committed));
             if self.released.len() > RELEASED_MAX {
                 self.released.pop_front();
             }
             return;
-        }
-        if tenure.handed > tenure.committed {
-            self.forfeited.insert((tenure.topic.to_string(), key.1));
         }
         if self.life != Life::Open && tenure.is_dirty() {
             self.uncommitted.push((tenure.topic.to_string(), key.1));
@@ -376,34 +378,36 @@ impl State {
 
     /// The commits that are due; each counts as under way from now on.
     pub(super) fn take_dirty(&mut self, partitions_max: usize) -> Vec<(Key, pb::CommitPartition)> {
-        let mut due = Vec::new();
-        for (key, tenure) in &mut self.tenures {
-            if due.len() == partitions_max {
-                break;
-            }
-            // What is being released is committed with it.
-            if tenure.is_dirty() && !tenure.is_committing && tenure.phase != Phase::Releasing {
-                tenure.is_committing = true;
-                due.push((*key, commit_of(*key, tenure)));
-            }
-        }
-        due
+        // What is released now is committed with it.
+        let is_due = |(key, tenure): &(&Key, &Tenure)| {
+            tenure.is_dirty() && (tenure.phase != Phase::Releasing || self.release_waits(**key, tenure).is_some())
+        };
+        let due: Vec<Key> = self.tenures.iter().filter(is_due).map(|(key, _)| *key).collect();
+        due.into_iter().filter_map(|key| Some((key, self.take_commit(key)?))).take(partitions_max).collect()
     }
 
-    /// The releases that nothing stands in the way of: no message in hand, no commit under way, no mark waited for. Also
-    /// how long a mark is waited for at most.
+    /// How long at most the program keeps a partition from being released: a message of it is in hand, or a mark is waited
+    /// for. `None`: it does not.
+    fn release_waits(&self, key: Key, tenure: &Tenure) -> Option<Duration> {
+        if self.is_in_hand(key) {
+            return Some(Duration::MAX);
+        }
+        let since = tenure.releases_since.unwrap_or_default();
+        let marks_wait = (since + self.release_wait).remaining();
+        (tenure.handed > tenure.done && !marks_wait.is_zero()).then_some(marks_wait)
+    }
+
+    /// The releases that nothing stands in the way of, no commit under way either. Also how long to wait for the others.
     pub(super) fn releasable(&self, partitions_max: usize) -> (Vec<Key>, Duration) {
         let (mut ready, mut wait) = (Vec::new(), Duration::from_hours(1));
         for (key, tenure) in &self.tenures {
-            if tenure.phase != Phase::Releasing || tenure.is_committing || self.is_in_hand(*key) {
+            if tenure.phase != Phase::Releasing || tenure.is_committing {
                 continue;
             }
-            let since = tenure.releases_since.unwrap_or_default();
-            let marks_wait = (since + self.release_wait).remaining();
-            if tenure.handed > tenure.done && !marks_wait.is_zero() {
-                wait = wait.min(marks_wait);
-            } else if ready.len() < partitions_max {
-                ready.push(*key);
+            match self.release_waits(*key, tenure) {
+                Some(waits) => wait = wait.min(waits),
+                None if ready.len() < partitions_max => ready.push(*key),
+                None => {}
             }
         }
         (ready, wait)
@@ -422,8 +426,8 @@ impl State {
         untold
     }
 
-    /// The release of a partition; it counts as under way from now on.
-    pub(super) fn take_release(&mut self, key: Key) -> Option<pb::CommitPartition> {
+    /// The commit or the release of a partition, unless one is under way; it counts as under way from now on.
+    pub(super) fn take_commit(&mut self, key: Key) -> Option<pb::CommitPartition> {
         let tenure = self.tenures.get_mut(&key).filter(|tenure| !tenure.is_committing)?;
         tenure.is_committing = true;
         Some(commit_of(key, tenure))
@@ -451,9 +455,16 @@ impl State {
         let fence = sent.fence.unwrap_or_default().number;
         let Some(tenure) = self.tenure(key, fence) else { return };
         tenure.is_committing = false;
-        if outcome.result() != pb::CommitResult::Retry {
-            self.end(key, outcome.result() == pb::CommitResult::Lost);
+        let place = sent.place.map(Place::from_pb);
+        match outcome.result() {
+            pb::CommitResult::Ok => tenure.committed = place.or(tenure.committed),
+            pb::CommitResult::Stale => tenure.committed = outcome.committed.map(Place::from_pb).max(place),
+            // Nobody gets its messages again.
+            pb::CommitResult::Gone => tenure.committed = tenure.handed.max(place),
+            pb::CommitResult::Lost => {}
+            pb::CommitResult::Retry => return,
         }
+        self.end(key, outcome.result() == pb::CommitResult::Lost);
     }
 
     // ---- What the registry says --------------------------------------------------------------------------------
