@@ -74,7 +74,7 @@ impl<S: Store> Member<S> {
     async fn look_after(&self, control: &Control<S>) -> Result<(), IdentityError> {
         if let Some(lease) = self.lease.get() {
             match control.store.keep_alive(lease).await {
-                Ok(_) if self.membership.has_place(&self.record).await? => return Ok(()),
+                Ok(_) if self.keep_place(control).await? => return Ok(()),
                 // Its key went by itself: deleted by hand, or written over by an earlier run that was slow.
                 Ok(_) => tracing::warn!("this broker's entry in the registry is gone; it is written again"),
                 Err(StoreError::LeaseGone) => {
@@ -97,6 +97,15 @@ impl<S: Store> Member<S> {
             tracing::error!("another broker with this number runs; stop one of them");
         }
         Ok(())
+    }
+
+    async fn keep_place(&self, control: &Control<S>) -> Result<bool, IdentityError> {
+        let partitions = control.view.borrow().partitions_on(control.broker_id);
+        match self.membership.keep_place(&self.record, partitions).await {
+            // Full: the count waits, and the place is there.
+            Err(IdentityError::Store(StoreError::NoSpace)) => Ok(true),
+            kept => kept,
+        }
     }
 
     fn say(&self, trouble: Option<String>) {

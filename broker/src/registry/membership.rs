@@ -319,15 +319,24 @@ impl<S: Store> Membership<S> {
         Err(IdentityError::Busy { broker_id: self.broker_id })
     }
 
-    /// Whether the registry has this run's record and its entry among those that run.
-    pub async fn has_place(&self, record: &BrokerRecord) -> Result<bool, IdentityError> {
+    /// Whether the registry has this run's record and its entry among those that run. An entry that tells another number of
+    /// partitions is written again, under the lease that it has.
+    pub async fn keep_place(&self, record: &BrokerRecord, partitions: u32) -> Result<bool, IdentityError> {
         let Some((known, _)) = self.registered().await? else { return Ok(false) };
         check_successor(self.broker_id, &known, record)?;
         let key = self.keys.key(&Key::Alive(self.broker_id));
-        let alive = self.store.get(&key).await?;
-        let alive = alive.map(|entry| AliveRecord::from_bytes(&entry.value)).transpose();
-        let alive = alive.map_err(|error| IdentityError::Record { key, error })?;
-        Ok(known == *record && alive.is_some_and(|alive| alive.instance == record.instance))
+        let Some(entry) = self.store.get(&key).await? else { return Ok(false) };
+        let alive = AliveRecord::from_bytes(&entry.value);
+        let mut alive = alive.map_err(|error| IdentityError::Record { key: key.clone(), error })?;
+        if known != *record || alive.instance != record.instance {
+            return Ok(false);
+        }
+        if alive.partitions != partitions {
+            alive.partitions = partitions;
+            let put = Op::Put { key: key.clone(), value: alive.to_bytes(), lease: entry.lease };
+            self.store.commit(Txn::new().when(&key, Test::Modified(entry.mod_revision)).then(put)).await?;
+        }
+        Ok(true)
     }
 
     /// Forgets a broker that will never come back: its number is free, its data counts as gone. `false`: it was not known.

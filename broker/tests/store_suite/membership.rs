@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use corelane_broker::registry::keys::{Key, Keys};
 use corelane_broker::registry::membership::{IdentityError, Membership};
-use corelane_broker::registry::records::{AliveRecord, BrokerRecord};
+use corelane_broker::registry::records::{AliveRecord, BrokerRecord, Record as _};
 use corelane_broker::registry::store::{Store, StoreError, Txn};
 
 /// Runs every test.
@@ -12,6 +12,7 @@ pub(crate) async fn run_all<S: Store>(store: &S) {
     a_cluster_is_made_once(store, &Keys::new("m1")).await;
     a_broker_number_stands_for_one_directory_that_is_not_behind(store, &Keys::new("m2")).await;
     a_restart_takes_its_own_lease_over_and_no_others(store, &Keys::new("m3")).await;
+    an_entry_among_those_that_run_tells_how_many_partitions_there_are_now(store, &Keys::new("m4")).await;
 }
 
 fn membership<S: Store>(store: &S, keys: &Keys) -> Membership<S> {
@@ -58,6 +59,29 @@ async fn a_broker_number_stands_for_one_directory_that_is_not_behind<S: Store>(s
     assert!(matches!(behind, Err(IdentityError::Behind { starts: 9, registered: 9, .. })), "{behind:?}");
     let other = broker.register(&record("u2", 10)).await;
     assert!(matches!(other, Err(IdentityError::OtherDirectory { .. })), "{other:?}");
+}
+
+async fn an_entry_among_those_that_run_tells_how_many_partitions_there_are_now<S: Store>(store: &S, keys: &Keys) {
+    let broker = membership(store, keys);
+    let start = broker_record("u1", 1, "i1");
+    let entry =
+        |partitions| AliveRecord { instance: "i1".to_owned(), uuid: "u1".to_owned(), started_ms: 5, partitions };
+    broker.register(&start).await.expect("registered");
+    assert!(!broker.keep_place(&start, 0).await.expect("looked"), "it has not said that it runs");
+    let life = Duration::from_hours(1);
+    let lease = broker.announce(&start, &entry(0), life).await.expect("announced").expect("a lease");
+    let alive = keys.key(&Key::Alive(1));
+    let look = async || store.get(&alive).await.expect("get").expect("there");
+    let announced = look().await;
+    assert!(broker.keep_place(&start, 0).await.expect("looked"));
+    assert_eq!(look().await.mod_revision, announced.mod_revision, "what is true is not written again");
+    assert!(broker.keep_place(&start, 3).await.expect("looked"));
+    let told = look().await;
+    assert_eq!((AliveRecord::from_bytes(&told.value).expect("readable"), told.lease), (entry(3), Some(lease)));
+    assert!(!broker.keep_place(&broker_record("u1", 1, "i2"), 7).await.is_ok_and(|kept| kept), "another run");
+    assert_eq!(look().await.value, told.value);
+    broker.revoke(lease).await.expect("revoked");
+    assert!(!broker.keep_place(&start, 3).await.expect("looked"), "its lease has ended");
 }
 
 async fn a_restart_takes_its_own_lease_over_and_no_others<S: Store>(store: &S, keys: &Keys) {
