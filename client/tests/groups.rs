@@ -564,6 +564,25 @@ async fn a_group_goes_back_on_purpose_and_commits_that_it_did() {
 }
 
 #[tokio::test]
+async fn a_partition_with_much_to_read_does_not_hold_up_the_others_of_a_slow_program() {
+    let broker = broker_with(2, 0).await;
+    fill(&broker, 0, 0..1_000);
+    let mut consumer = member(&broker, |it| it).await;
+    let first = next(&mut consumer).await;
+    assert_eq!(text(&first), "0-000");
+    fill(&broker, 1, 0..1);
+    // All of the first partition was fetched at once, and takes seconds.
+    let mut seen = vec![text(&first)];
+    while seen.last().map(String::as_str) != Some("1-000") {
+        tokio::time::sleep(Duration::from_millis(4)).await;
+        seen.push(text(&next(&mut consumer).await));
+        assert!(seen.len() <= 1_000, "it had to wait for everything before it");
+    }
+    seen.pop();
+    assert_eq!(seen, values(0, 0..seen.len()), "in order");
+}
+
+#[tokio::test]
 async fn heartbeats_tell_how_long_a_message_is_in_hand_and_go_on_meanwhile() {
     let broker = broker_with(1, 2).await;
     broker.state().group.lease_ms = 1000;

@@ -23,6 +23,10 @@ pub(crate) use metadata::{Metadata, PartitionPlace, Place, TopicPlaces};
 /// A topic may be unknown to the broker that is asked for so long after its creation.
 const UNKNOWN_TOPIC_PATIENCE: Duration = Duration::from_millis(500);
 
+/// How long an answer with metadata, which every broker gives from memory, is waited for before another broker is asked.
+/// The next one gets twice as long, lest brokers that are only slow be asked again and again.
+const METADATA_PATIENCE: Duration = Duration::from_secs(1);
+
 /// A broker without room may be making some, so a call is repeated for so long; a disk that is full for longer waits for
 /// somebody to be told.
 const NO_SPACE_PATIENCE: Duration = Duration::from_secs(3);
@@ -240,14 +244,18 @@ impl Cluster {
         let began = Instant::now();
         let deadline = began + timeout;
         let mut backoff = self.backoff();
+        // What may be repeated leaves time for other brokers when this one is silent.
+        let patience_max = if repeat == Repeat::Always { timeout / 3 } else { timeout };
+        let mut patience = if method == Method::Metadata { METADATA_PATIENCE.min(patience_max) } else { patience_max };
         loop {
             let remaining = deadline.saturating_duration_since(Instant::now());
-            // What may be repeated leaves time for another broker when this one is silent.
-            let patience = if repeat == Repeat::Always { timeout / 3 } else { remaining };
             let error = match self.call_once(None, method, request, remaining.min(patience)).await {
                 Ok(response) => return Ok(response),
                 Err(error) => error,
             };
+            if matches!(error, CallError::TimedOut { .. } | CallError::NoBroker { .. }) {
+                patience = (2 * patience).min(patience_max);
+            }
             let again = match &error {
                 CallError::NoBroker { .. } | CallError::Refused { .. } => error.is_retryable(),
                 CallError::Lost { .. } | CallError::TimedOut { .. } => repeat == Repeat::Always,

@@ -14,6 +14,7 @@ mod piece;
 mod pool;
 mod resolve;
 mod shared;
+mod turn;
 mod watcher;
 
 use std::pin::Pin;
@@ -28,6 +29,7 @@ use crate::error::CallError;
 use last::position_of_last;
 use piece::{Piece, Step};
 use shared::{Item, Shared};
+use turn::Turn;
 
 pub use builder::ConsumerBuilder;
 pub(crate) use builder::ConsumerSettings;
@@ -109,7 +111,7 @@ pub struct ConsumerStats {
 /// to end ([`ConsumerBuilder::until_end`]), all its topics were deleted, or all its partitions rest after an error. When
 /// there is nothing to read it waits.
 ///
-/// Messages of one partition come in order; partitions take turns.
+/// Messages of one partition come in order; partitions take turns, of some milliseconds each while a program is slow.
 pub struct Consumer {
     client: Client,
     shared: Arc<Shared>,
@@ -132,7 +134,8 @@ struct Current {
     until: u64,
     epoch: u32,
     generation: u64,
-    is_large: bool,
+    charge: usize,
+    turn: Turn,
 }
 
 /// After a piece this large the lanes get their turn.
@@ -234,8 +237,8 @@ impl Consumer {
                 let added = state.partitions[self.positions.len()..].iter().map(|added| added.begin);
                 self.positions.extend(added);
                 drop(state);
-                let is_large = charge >= LARGE_PIECE_BYTES;
-                self.current = Some(Current { partition, piece, until, epoch, generation, is_large });
+                let turn = Turn::begin();
+                self.current = Some(Current { partition, piece, until, epoch, generation, charge, turn });
                 None
             }
             Item::Error { error, .. } => Some(error),
@@ -245,6 +248,10 @@ impl Consumer {
     #[inline]
     fn next_of_current(&mut self) -> Option<Result<ConsumedMessage, ConsumeError>> {
         let current = self.current.as_mut()?;
+        if current.turn.is_over(|| current.piece.unpacking()) {
+            self.end_turn();
+            return None;
+        }
         loop {
             match current.piece.next() {
                 Some(Step::Message(message)) if message.position < current.until => {
@@ -266,13 +273,22 @@ impl Consumer {
         None
     }
 
+    /// Others get their turn, and the lanes if they share the program's thread.
+    #[cold]
+    fn end_turn(&mut self) {
+        let Some(Current { partition, mut piece, epoch, generation, charge, .. }) = self.current.take() else { return };
+        piece.rest();
+        self.shared.state().put_back(partition, piece, charge, epoch, generation);
+        self.shall_yield = self.yields;
+    }
+
     #[cold]
     fn finish_current(&mut self) {
         let Some(current) = self.current.take() else { return };
         let position = &mut self.positions[current.partition];
         // A piece may end with what was not wanted, or could not be read.
         *position = (*position).max(current.piece.end().min(current.until));
-        self.shall_yield = self.yields && current.is_large;
+        self.shall_yield = self.yields && current.charge >= LARGE_PIECE_BYTES;
         if current.piece.end() >= current.until {
             let mut state = self.shared.state();
             state.begin_anew(current.partition);

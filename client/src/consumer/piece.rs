@@ -3,6 +3,7 @@
 
 use std::borrow::Cow;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use corelane_proto::codec::Codec;
@@ -31,6 +32,8 @@ pub(super) struct Piece {
     /// Whether compressed sets are handed out as they lie.
     whole_sets: bool,
     inside: Option<Inside>,
+    /// How long unpacking has taken since the piece had its turn last.
+    unpacking: Duration,
 }
 
 /// An unpacked set.
@@ -59,7 +62,22 @@ pub(super) enum Step {
 
 impl Piece {
     pub(super) fn new(source: Arc<Source>, bytes: Bytes, position: u64, from: From, whole_sets: bool) -> Self {
-        Self { source, bytes, position, offset: 0, from, whole_sets, inside: None }
+        Self { source, bytes, position, offset: 0, from, whole_sets, inside: None, unpacking: Duration::ZERO }
+    }
+
+    /// How long unpacking has taken in this turn.
+    pub(super) fn unpacking(&self) -> Duration {
+        self.unpacking
+    }
+
+    /// Others have their turn. A set that is not handed out to its end is unpacked again in the next one, so that only
+    /// one is unpacked at a time.
+    pub(super) fn rest(&mut self) {
+        self.unpacking = Duration::ZERO;
+        let Some(inside) = self.inside.take().filter(|inside| inside.offset < inside.bytes.len()) else { return };
+        self.offset -= (inside.wrapper_end - inside.wrapper) as usize;
+        self.from.position = inside.wrapper + inside.index;
+        self.from.time_ms = self.from.time_ms.filter(|_| inside.not_before_ms.is_some());
     }
 
     /// The log position behind the last message.
@@ -94,12 +112,20 @@ impl Piece {
                     return Some(self.hand_out(id, bytes, timestamp_ms));
                 }
                 _ => {
+                    let began = Instant::now();
                     let unpacked = self.unpack(&message, id);
                     self.offset += bytes;
                     match unpacked {
                         Ok(inside) => self.inside = Some(inside),
                         Err(reason) => return Some(Step::Undecodable { position: id, reason }),
                     }
+                    // What was handed out in an earlier turn is passed over.
+                    let step = self.next_inside();
+                    self.unpacking += began.elapsed();
+                    if step.is_some() {
+                        return step;
+                    }
+                    self.inside = None;
                 }
             }
         }
@@ -222,6 +248,27 @@ mod tests {
             assert_eq!(numbers(&mut piece), expected[from..]);
             assert_eq!(piece.end(), end + 25);
         }
+    }
+
+    #[test]
+    fn a_piece_that_rests_after_each_message_goes_on_where_it_was() {
+        let wrapped = |values: &[&str], time_ms| wrapper::wrap(Codec::StoredSet, &set(values, time_ms), true).unwrap();
+        let mut log = wrapped(&["old", "a", "b", "c"], 10).to_vec();
+        log.extend_from_slice(&set(&["d", "e"], 5));
+        log.extend_from_slice(&wrapped(&["f", "g"], 5));
+        let new = || Piece::new(source(), log.clone().into(), 100, From { position: 100, time_ms: Some(11) }, false);
+        let expected = numbers(&mut new());
+        assert_eq!(expected.iter().map(|(.., value)| &**value).collect::<String>(), "abcdefg");
+        let (mut piece, mut found) = (new(), Vec::new());
+        piece.rest();
+        while let Some(step) = piece.next() {
+            let Step::Message(message) = step else { panic!("{step:?}") };
+            let value = String::from_utf8(message.value().unwrap().to_vec()).unwrap();
+            found.push((message.position(), message.next_position(), value));
+            piece.rest();
+            piece.rest();
+        }
+        assert_eq!(found, expected);
     }
 
     #[test]

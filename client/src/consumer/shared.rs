@@ -287,6 +287,21 @@ impl State {
         }
     }
 
+    /// Takes back what is left of a piece: others get their turn before it goes on. It is dropped if its stream is another
+    /// one by now.
+    pub(super) fn put_back(&mut self, partition: usize, piece: Piece, charge: usize, epoch: u32, generation: u64) {
+        let at = &mut self.partitions[partition];
+        if at.generation != generation {
+            return;
+        }
+        at.queued += charge;
+        at.queue.push_front(Item::Piece { piece, charge, epoch, generation });
+        // With more behind it, it is listed already.
+        if at.queue.len() == 1 {
+            self.ready.push_back(partition);
+        }
+    }
+
     pub(super) fn has_room(&self, partition: usize, share: usize) -> bool {
         self.partitions[partition].queued < share
     }
