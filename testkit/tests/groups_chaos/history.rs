@@ -307,6 +307,18 @@ impl History {
         pauses.sort();
         pauses
     }
+
+    /// The longest of these pauses: how long, of which partition, and how many messages of others its owner got meanwhile.
+    pub(crate) fn longest_pause(&self) -> Option<(Duration, u32, usize)> {
+        let pairs = self.tenures.iter().flat_map(|((partition, _), tenure)| {
+            tenure.delivered.windows(2).map(|pair| (pair[1].3 - pair[0].3, pair[0].3, *partition, tenure.member))
+        });
+        let (length, from, partition, owner) = pairs.max()?;
+        let is_meanwhile = |event: &&Event| event.member == owner && event.at > from && event.at < from + length;
+        let others = self.events.iter().filter(is_meanwhile);
+        let others = others.filter(|event| matches!(event.what, What::Deliver { .. })).count();
+        Some((Duration::from_nanos(length as u64), partition, others))
+    }
 }
 
 /// The value below which so large a part of sorted ones lies.

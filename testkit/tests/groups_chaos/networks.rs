@@ -8,7 +8,7 @@ use corelane_client::Client;
 use corelane_testkit::{Broker, BrokerOptions, Etcd, Network, full, skip};
 
 use super::world::{
-    Manner, Member, Members, Publisher, assert_holds, catch_up, client_of, make_topic, now, read_topic, settle,
+    Manner, Member, Members, Publisher, assert_holds, catch_up, client_of, make_topic, now, read_topic, settle, soon,
 };
 
 const PARTITIONS: u32 = 6;
@@ -64,13 +64,30 @@ impl World {
         tokio::time::sleep(LEASE / 2).await;
     }
 
-    /// How many messages came to members meanwhile, of so many partitions.
+    /// Of how many partitions a message came to a member since then.
     fn read_since(&self, began: u128) -> usize {
         let history = self.members.history();
         let is_read = |deliveries: &[(u64, u64, u128, u128)]| deliveries.last().is_some_and(|(.., at)| *at > began);
         let read = history.tenures.iter().filter(|(_, tenure)| is_read(&tenure.delivered));
         read.map(|((partition, _), _)| *partition).collect::<std::collections::BTreeSet<u32>>().len()
     }
+
+    /// Waits until so many partitions are read, for a while at least: no more of them are.
+    async fn expect_read(&self, partitions: usize, what: &str) {
+        let began = now();
+        tokio::time::sleep(LEASE).await;
+        wait_for(what, || self.read_since(began) >= partitions).await;
+        assert_eq!(self.read_since(began), partitions, "{what}");
+    }
+}
+
+async fn wait_for(what: &str, is_so: impl Fn() -> bool) {
+    let waiting = async {
+        while !is_so() {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    soon(what, waiting).await;
 }
 
 const OTHERS_OF_A_BROKER: [usize; 3] = [BROKERS[1], MEMBERS[0], MEMBERS[1]];
@@ -80,9 +97,7 @@ const LONG: Duration = LEASE.saturating_mul(2);
 async fn broker_without_etcd(world: &World) {
     world.cut(BROKERS[0], &[ETCD]);
     tokio::time::sleep(LONG).await;
-    let began = now();
-    tokio::time::sleep(LEASE).await;
-    assert_eq!(world.read_since(began), PARTITIONS as usize, "all partitions are read on");
+    world.expect_read(PARTITIONS as usize, "all partitions are read on").await;
     // The other broker knows; the one that is cut off answers late, and that it cannot tell.
     settle(&world.client, PARTITIONS, MEMBERS.len()).await;
     world.heal().await;
@@ -95,9 +110,7 @@ async fn broker_without_others(world: &World, also_without_etcd: bool) {
         world.cut(BROKERS[0], &[ETCD]);
     }
     tokio::time::sleep(LONG).await;
-    let began = now();
-    tokio::time::sleep(LEASE).await;
-    assert_eq!(world.read_since(began), PARTITIONS as usize / 2, "what lies on the other broker is read on");
+    world.expect_read(PARTITIONS as usize / 2, "what lies on the other broker is read on").await;
     world.heal().await;
 }
 
@@ -119,7 +132,8 @@ async fn member_without_brokers(world: &World, also_without_etcd: bool) {
     settle(&world.client, PARTITIONS, 1).await;
     tokio::time::sleep(LEASE).await;
     let cut_off = world.live[0].number;
-    assert_eq!(world.members.history().owned_by(cut_off, now()), Vec::<u32>::new(), "it knows that it has lost them");
+    let owned = || world.members.history().owned_by(cut_off, now());
+    wait_for("it to know that it has lost them", || owned().is_empty()).await;
     world.heal().await;
 }
 

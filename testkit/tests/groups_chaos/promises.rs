@@ -140,7 +140,7 @@ async fn one_that_leaves_and_comes_back_stops_nobody_else_and_its_share_is_read_
     println!(
         "between two messages of a partition that stayed (published every 40 ms): p50 {p50:?}, p99.9 {p999:?}, longest {longest:?}"
     );
-    assert!(longest < Duration::from_secs(3), "others stood still for {longest:?}");
+    assert!(longest < PATIENCE / 4, "others stood still for {longest:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -176,7 +176,7 @@ async fn very_many_members_that_come_at_once_settle_and_the_group_can_be_looked_
         "{members} members on {partitions} partitions: settled {:?} after the first came, {claims} claims, slowest look {slowest:?}",
         began.elapsed()
     );
-    assert!(slowest < Duration::from_secs(2), "a look at the group took {slowest:?}");
+    assert!(slowest < PATIENCE / 4, "a look at the group took {slowest:?}");
     drop(consumers);
     drop(broker);
 }
