@@ -12,6 +12,39 @@ fn tool(cluster: &Cluster, arguments: &[&str]) -> Finished {
     run(&mut command, PATIENCE)
 }
 
+/// Saves the registry, and creates a topic that the copy does not know.
+async fn back_up_and_create(cluster: &mut Cluster, topic: &str) {
+    cluster.etcd_mut().stop();
+    cluster.etcd().save("backup");
+    cluster.etcd_mut().restart();
+    expect_alive(cluster, 1);
+    eventually("topics to be created again", async || {
+        cli(cluster, 1, &["topic", "create", topic, "--if-not-exists"]).status.success()
+    })
+    .await;
+}
+
+/// Puts the registry back to what was saved.
+fn put_back(cluster: &mut Cluster) {
+    cluster.etcd_mut().stop();
+    cluster.etcd().restore("backup");
+    cluster.etcd_mut().restart();
+}
+
+fn expect_next_incarnation(cluster: &Cluster) {
+    wait_until("the registry's next incarnation", PATIENCE, || {
+        cluster.etcd().key(&cluster.key("cluster")).expect("there").value.contains(r#""incarnation":2"#)
+    });
+}
+
+/// The operator says that what lies on broker 1's disk counts.
+fn restore_from_broker_1(cluster: &mut Cluster) {
+    cluster.broker_mut(1).stop();
+    let directory = cluster.broker(1).data_dir().display().to_string();
+    tool(cluster, &["restore-from", &directory]).success();
+    cluster.broker_mut(1).restart();
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_emptied_registry_takes_nothing_away_and_is_made_anew_from_the_directories() {
     let test = "an_emptied_registry_takes_nothing_away_and_is_made_anew_from_the_directories";
@@ -62,24 +95,13 @@ async fn a_registry_put_back_to_an_earlier_state_deletes_nothing_and_serves_noth
     let through = client(&cluster, 1).await;
     create_and_publish(&through, "kept", 1).await;
     create_and_publish(&through, "deleted-since", 1).await;
-    cluster.etcd_mut().stop();
-    cluster.etcd().save("backup");
-    cluster.etcd_mut().restart();
-    expect_alive(&cluster, 1);
-    eventually("topics to be created again", async || {
-        cli(&cluster, 1, &["topic", "create", "made-since", "--if-not-exists"]).status.success()
-    })
-    .await;
+    back_up_and_create(&mut cluster, "made-since").await;
     cli(&cluster, 1, &["topic", "delete", "deleted-since", "--yes"]).success();
-    cluster.etcd_mut().stop();
-    cluster.etcd().restore("backup");
-    cluster.etcd_mut().restart();
+    put_back(&mut cluster);
     wait_until("the broker to notice", PATIENCE, || cluster.broker(1).log().contains("restored to an earlier state"));
     expect_alive(&cluster, 1);
     assert!(publishes_to(&client(&cluster, 1).await, "kept", 0).await);
-    wait_until("the registry's next incarnation", PATIENCE, || {
-        cluster.etcd().key(&cluster.key("cluster")).expect("there").value.contains(r#""incarnation":2"#)
-    });
+    expect_next_incarnation(&cluster);
     eventually("what is not known any more to be kept and not served", async || {
         let through = client(&cluster, 1).await;
         places(&through, "made-since").await.is_empty() && places(&through, "deleted-since").await == [1]
@@ -92,11 +114,7 @@ async fn a_registry_put_back_to_an_earlier_state_deletes_nothing_and_serves_noth
     let entries = std::fs::read_dir(cluster.broker(1).data_dir()).expect("listed").flatten();
     let names: Vec<String> = entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
     assert!(names.iter().any(|name| name.starts_with("made-since~")), "{names:?}");
-    // An operator may say that what is on disk counts.
-    cluster.broker_mut(1).stop();
-    let directory = cluster.broker(1).data_dir().display().to_string();
-    tool(&cluster, &["restore-from", &directory]).success();
-    cluster.broker_mut(1).restart();
+    restore_from_broker_1(&mut cluster);
     assert!(publishes_to(&client(&cluster, 1).await, "made-since", 0).await);
 }
 
@@ -106,33 +124,19 @@ async fn a_registry_put_back_while_a_broker_was_down_is_noticed_when_it_starts()
     let Some(mut cluster) = start(test, 1) else { return };
     let through = client(&cluster, 1).await;
     create_and_publish(&through, "kept", 1).await;
-    cluster.etcd_mut().stop();
-    cluster.etcd().save("backup");
-    cluster.etcd_mut().restart();
-    expect_alive(&cluster, 1);
-    eventually("topics to be created again", async || {
-        cli(&cluster, 1, &["topic", "create", "made-since", "--if-not-exists"]).status.success()
-    })
-    .await;
+    back_up_and_create(&mut cluster, "made-since").await;
     assert!(publishes_to(&through, "made-since", 0).await);
     // Nobody runs who could have seen it happen; what was seen last is in the directory.
     cluster.broker_mut(1).stop();
-    cluster.etcd_mut().stop();
-    cluster.etcd().restore("backup");
-    cluster.etcd_mut().restart();
+    put_back(&mut cluster);
     cluster.broker_mut(1).restart();
     expect_alive(&cluster, 1);
-    wait_until("the registry's next incarnation", PATIENCE, || {
-        cluster.etcd().key(&cluster.key("cluster")).expect("there").value.contains(r#""incarnation":2"#)
-    });
+    expect_next_incarnation(&cluster);
     let through = client(&cluster, 1).await;
     assert!(publishes_to(&through, "kept", 0).await);
     assert_eq!(count(&through, "kept").await, 4);
     assert!(places(&through, "made-since").await.is_empty(), "not known any more, and not served");
-    cluster.broker_mut(1).stop();
-    let directory = cluster.broker(1).data_dir().display().to_string();
-    tool(&cluster, &["restore-from", &directory]).success();
-    cluster.broker_mut(1).restart();
+    restore_from_broker_1(&mut cluster);
     assert_eq!(count(&client(&cluster, 1).await, "made-since").await, 1, "it was kept");
 }
 

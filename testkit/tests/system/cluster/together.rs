@@ -26,11 +26,15 @@ async fn any_broker_does_what_concerns_all_and_tells_where_everything_is() {
     // A broker that joins gets new partitions, and old ones stay where their data is.
     let before = places(&client(&cluster, 1).await, "views").await;
     let joined = cluster.add_broker();
+    wait_until("the others to know the new one", PATIENCE, || {
+        cli(&cluster, 1, &["broker", "list"]).success().text().lines().filter(|line| line.contains(" up ")).count() == 3
+    });
     create_and_publish(&client(&cluster, 1).await, "clicks", 3).await;
     assert_eq!(places(&client(&cluster, joined).await, "clicks").await.into_iter().collect::<BTreeSet<_>>().len(), 3);
     let grown = cli(&cluster, joined, &["--json", "topic", "add-partitions", "views", "--partitions", "7", "--yes"]);
     assert!(grown.success().text().contains(r#""partitions":7"#));
     let through = client(&cluster, 2).await;
+    eventually("the new partitions", async || places(&through, "views").await.len() == 7).await;
     let told = places(&through, "views").await;
     assert_eq!(told[..4], before[..]);
     assert!(told[4..].contains(&joined), "{told:?}");
@@ -170,7 +174,8 @@ async fn a_broker_that_only_clients_cannot_reach_keeps_its_place_and_gets_what_w
     }
     // For the registry nothing has happened, nor does anything once a lease's life is over.
     tokio::time::sleep(Duration::from_secs(cluster.lease_s() + 1)).await;
-    assert_eq!(states(&through, "views").await, [PartitionState::Serving; 2]);
+    eventually("both to be told as serving", async || states(&through, "views").await == [PartitionState::Serving; 2])
+        .await;
     assert!(!waiting.is_finished());
     cluster.front(2).heal();
     soon("the message that waited", waiting).await.expect("no panic").expect("it is taken in the end");
