@@ -10,13 +10,14 @@ use tokio::sync::Notify;
 
 use super::Groups;
 use crate::limits::{
-    OVERDUE_GAP_MAX, OVERDUE_INTERVAL, TARGET_COURTESY_MAX, TARGET_INTERVAL_MIN, TARGET_QUIET, TARGET_WAIT_MAX,
+    GROUPS_LIST_INTERVAL, OVERDUE_GAP_MAX, OVERDUE_INTERVAL, TARGET_COURTESY_MAX, TARGET_INTERVAL_MIN, TARGET_QUIET,
+    TARGET_WAIT_MAX,
 };
 use crate::registry::groups::GroupError;
 use crate::registry::groups::targets::{Step, decide};
 use crate::registry::store::Store;
 
-/// So many targets from the same inputs, each of which another broker has replaced, and both look again.
+/// So many targets from the same inputs, each of which another broker has replaced, and this one looks again.
 const DISPUTED_AFTER: u32 = 2;
 
 /// Which groups may need a target, and when to look.
@@ -35,8 +36,34 @@ struct Timing {
     first_change: Option<Duration>,
     /// When to look; none: nothing has changed.
     due: Option<Duration>,
-    /// The inputs from which this broker made a target last, and how often in succession.
-    made_from: Option<(String, u32)>,
+    /// The targets that this broker made last.
+    made: Option<Made>,
+}
+
+/// Targets that this broker made from the same inputs, and that others replaced.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Made {
+    inputs: String,
+    /// Since it looked anew last.
+    times: u32,
+    /// How often it looked anew because of them.
+    disputes: u32,
+    /// Until then the others' target stays.
+    rests_until: Duration,
+}
+
+/// Whether a target may be written.
+#[derive(Debug, PartialEq, Eq)]
+enum Turn {
+    Write,
+    /// Others keep making another one of the same inputs: it is time to look anew. To be told once for each time.
+    LookAnew {
+        rests_until: Duration,
+    },
+    /// It was looked anew, and others see it otherwise still: their target stays for a while.
+    Rest {
+        until: Duration,
+    },
 }
 
 impl Timing {
@@ -84,20 +111,31 @@ impl Schedule {
     /// This broker has made a target from these inputs.
     fn note_made(&self, group: &str, inputs: &str) {
         let mut timings = self.groups.borrow_mut();
-        let made_from = &mut timings.entry(group.to_owned()).or_default().made_from;
-        match made_from {
-            Some((same, times)) if same == inputs => *times += 1,
-            _ => *made_from = Some((inputs.to_owned(), 1)),
+        let made = &mut timings.entry(group.to_owned()).or_default().made;
+        match made {
+            Some(made) if made.inputs == inputs => made.times += 1,
+            _ => {
+                let (inputs, rests_until) = (inputs.to_owned(), Duration::ZERO);
+                *made = Some(Made { inputs, times: 1, disputes: 0, rests_until });
+            }
         }
     }
 
-    /// Whether this broker has made a target from these inputs again and again, and others have made another one each time.
-    /// To be told once: it counts anew then.
-    fn is_disputed(&self, group: &str, inputs: &str) -> bool {
+    /// Whether a target may be made from these inputs now. Brokers that have seen the same and decide differently, as two
+    /// versions may, would replace each other's for ever: this one rests after each dispute, twice as long each time.
+    fn turn(&self, group: &str, inputs: &str, now: Duration) -> Turn {
         let mut timings = self.groups.borrow_mut();
-        let made_from = timings.get_mut(group).map(|timing| &mut timing.made_from);
-        let is_it = |(same, times): &(String, u32)| same == inputs && *times >= DISPUTED_AFTER;
-        made_from.and_then(|made_from| made_from.take_if(|made_from| is_it(made_from))).is_some()
+        let made = timings.get_mut(group).and_then(|timing| timing.made.as_mut());
+        let Some(made) = made.filter(|made| made.inputs == inputs) else { return Turn::Write };
+        if now < made.rests_until {
+            return Turn::Rest { until: made.rests_until };
+        }
+        if made.times < DISPUTED_AFTER {
+            return Turn::Write;
+        }
+        let rest = TARGET_WAIT_MAX.saturating_mul(1 << made.disputes.min(16)).min(GROUPS_LIST_INTERVAL);
+        (made.times, made.disputes, made.rests_until) = (0, made.disputes + 1, now + rest);
+        Turn::LookAnew { rests_until: made.rests_until }
     }
 
     fn retry(&self, group: &str, due: Duration) {
@@ -110,7 +148,10 @@ impl Schedule {
     fn take_due(&self, now: Duration) -> (Vec<String>, Duration) {
         let mut timings = self.groups.borrow_mut();
         timings.retain(|_, timing| {
-            timing.due.is_some() || timing.written_at.is_some_and(|written| written + TARGET_WAIT_MAX > now)
+            let is_disputed = |made: &Made| made.disputes > 0 && made.rests_until + 2 * GROUPS_LIST_INTERVAL > now;
+            timing.due.is_some()
+                || timing.written_at.is_some_and(|written| written + TARGET_WAIT_MAX > now)
+                || timing.made.as_ref().is_some_and(is_disputed)
         });
         let mut taken = Vec::new();
         for (group, timing) in timings.iter_mut().filter(|(_, timing)| timing.due.is_some_and(|due| due <= now)) {
@@ -161,15 +202,25 @@ impl<S: Store> Groups<S> {
                 self.schedule.retry(group, self.now() + TARGET_INTERVAL_MIN);
                 Ok(())
             }
-            Step::Write(next) if self.schedule.is_disputed(group, &next.record.inputs.digest) => {
-                tracing::warn!(group, "another broker sees other members or topics: the groups are listed anew");
-                self.relist.notify_one();
-                self.schedule.retry(group, self.now() + TARGET_QUIET);
-                Ok(())
-            }
             Step::Write(next) => {
                 let (generation, partitions) = (next.record.generation, next.target.len());
                 let inputs = next.record.inputs.digest.clone();
+                match self.schedule.turn(group, &inputs, self.now()) {
+                    Turn::Write => {}
+                    Turn::LookAnew { rests_until } => {
+                        tracing::warn!(
+                            group,
+                            "another broker sees other members or topics: the groups are listed anew"
+                        );
+                        self.relist.notify_one();
+                        self.schedule.retry(group, rests_until);
+                        return Ok(());
+                    }
+                    Turn::Rest { until } => {
+                        self.schedule.retry(group, until);
+                        return Ok(());
+                    }
+                }
                 if self.registry.write_target(group, *next).await? {
                     self.schedule.note_made(group, &inputs);
                     tracing::info!(group, generation, partitions, "the group has a new target");
@@ -212,12 +263,50 @@ mod tests {
     #[test]
     fn a_target_that_others_replace_again_and_again_is_a_reason_to_look_anew() {
         let schedule = Schedule::default();
+        let now = Duration::from_secs(10);
         schedule.note_made("g", "a");
-        assert!(!schedule.is_disputed("g", "a"));
+        assert_eq!(schedule.turn("g", "a", now), Turn::Write);
         schedule.note_made("g", "a");
-        assert!(!schedule.is_disputed("g", "b"), "something has changed");
-        assert!(schedule.is_disputed("g", "a"));
-        assert!(!schedule.is_disputed("g", "a"), "it was looked at anew");
+        assert_eq!(schedule.turn("g", "b", now), Turn::Write, "something has changed");
+        assert_eq!(schedule.turn("h", "a", now), Turn::Write, "another group");
+        let rests_until = now + TARGET_WAIT_MAX;
+        assert_eq!(schedule.turn("g", "a", now), Turn::LookAnew { rests_until });
+        assert_eq!(schedule.turn("g", "a", now), Turn::Rest { until: rests_until }, "it was looked anew");
+        assert_eq!(schedule.turn("g", "b", now), Turn::Write, "and something was seen");
+        assert_eq!(schedule.turn("g", "a", rests_until), Turn::Write);
+    }
+
+    #[test]
+    fn brokers_that_decide_differently_for_ever_look_anew_less_and_less_often() {
+        let schedule = Schedule::default();
+        let (mut written, mut looked) = (0, Vec::new());
+        let mut now = Duration::ZERO;
+        let end = Duration::from_hours(2);
+        while now < end {
+            // The other broker's target, which this one would replace, is seen a moment later.
+            schedule.consider(["g".to_owned()].iter(), now);
+            now += TARGET_INTERVAL_MIN;
+            if schedule.take_due(now).0.is_empty() {
+                continue;
+            }
+            match schedule.turn("g", "a", now) {
+                Turn::Write => {
+                    written += 1;
+                    schedule.note_made("g", "a");
+                }
+                Turn::LookAnew { rests_until } => {
+                    looked.push(now);
+                    schedule.retry("g", rests_until);
+                }
+                Turn::Rest { until } => schedule.retry("g", until),
+            }
+        }
+        let pauses: Vec<Duration> = looked.windows(2).map(|pair| pair[1].saturating_sub(pair[0])).collect();
+        assert!(pauses.is_sorted_by(|one, next| one.as_secs() <= next.as_secs()), "{pauses:?}");
+        // Seven that grow to five minutes, then one each five minutes.
+        assert!(looked.len() <= 7 + 2 * 60 / 5, "looked anew {} times", looked.len());
+        assert!(written <= looked.len() as u32 * DISPUTED_AFTER + DISPUTED_AFTER, "written {written} times");
+        assert!(looked.len() >= 7, "it never gives up: {}", looked.len());
     }
 
     #[test]
