@@ -1,7 +1,9 @@
 //! `group describe`: a group as tables and as JSON.
 
+use std::collections::BTreeSet;
+
 use comfy_table::CellAlignment::{Left, Right};
-use corelane_client::{Client, GroupDescription, GroupMember, PartitionOfGroup};
+use corelane_client::{Client, GroupDescription, GroupMember};
 use serde_json::{Value, json};
 
 use super::lag::{self, Lag};
@@ -60,6 +62,7 @@ fn print_tables(description: &GroupDescription, lags: &Lags) -> Result<(), CliEr
         ("BEHIND", Right),
         ("OWNER", Left),
     ]);
+    let members: BTreeSet<&str> = description.members.iter().map(|member| &*member.member_id).collect();
     for (partition, lag) in description.partitions.iter().zip(lags) {
         let lag = lag.as_ref().and_then(|lag| lag.as_ref().ok());
         let cell = |of: &dyn Fn(&Lag) -> String| lag.map_or_else(|| "-".to_owned(), of);
@@ -71,7 +74,7 @@ fn print_tables(description: &GroupDescription, lags: &Lags) -> Result<(), CliEr
             cell(&|lag| lag.bytes().to_string()),
             cell(&|lag| format!("{}{}", if lag.is_exact { "" } else { "~" }, lag.messages)),
             cell(&|lag| lag.behind_ms.map_or_else(|| "-".to_owned(), format_duration_ms)),
-            owner(partition),
+            owner(partition.owner.as_deref(), partition.target.as_deref(), &members),
         ]);
     }
     print("\n")?;
@@ -84,14 +87,14 @@ fn print_tables(description: &GroupDescription, lags: &Lags) -> Result<(), CliEr
     Ok(())
 }
 
-/// Who owns it, and who will.
-fn owner(partition: &PartitionOfGroup) -> String {
-    match (&partition.owner, &partition.target) {
-        (Some(owner), Some(target)) if owner == target => owner.clone(),
+/// Who owns it, and who will, in words. The assignment may still name a member that has ended: nothing goes to that one.
+fn owner(owner: Option<&str>, target: Option<&str>, members: &BTreeSet<&str>) -> String {
+    match (owner, target) {
+        (Some(owner), Some(target)) if owner == target || !members.contains(target) => owner.to_owned(),
         (Some(owner), Some(target)) => format!("{owner}, moves to {target}"),
         (Some(owner), None) => format!("{owner}, is released"),
-        (None, Some(target)) => format!("none, goes to {target}"),
-        (None, None) => "none".to_owned(),
+        (None, Some(target)) if members.contains(target) => format!("none, goes to {target}"),
+        (None, _) => "none".to_owned(),
     }
 }
 
@@ -134,4 +137,22 @@ fn to_json(description: &GroupDescription, lags: &Lags) -> Value {
     document["members"] = members.into();
     document["partitions"] = partitions.into();
     document
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_member_that_has_ended_is_not_named_as_the_coming_owner() {
+        let members = BTreeSet::from(["a", "b"]);
+        assert_eq!(owner(Some("a"), Some("a"), &members), "a");
+        assert_eq!(owner(Some("a"), Some("b"), &members), "a, moves to b");
+        assert_eq!(owner(Some("a"), None, &members), "a, is released");
+        assert_eq!(owner(None, Some("b"), &members), "none, goes to b");
+        assert_eq!(owner(None, None, &members), "none");
+        assert_eq!(owner(Some("a"), Some("gone"), &members), "a");
+        assert_eq!(owner(None, Some("gone"), &members), "none");
+        assert_eq!(owner(None, Some("a"), &BTreeSet::new()), "none", "a group without members");
+    }
 }
