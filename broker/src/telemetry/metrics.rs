@@ -205,7 +205,6 @@ fn flag(is_so: bool) -> Value {
 /// Groups of which there are more than [`METRICS_GROUP_LINES_MAX`] are counted and not told; of lags the largest are told.
 fn encode_groups(writer: &mut Writer<'_>, snapshot: &Snapshot) -> Result<(), Error> {
     let figures = &snapshot.groups;
-    let age = figures.positions_age.map_or(0.0, |age| age.as_secs_f64());
     let mut lags: Vec<_> = figures.lags.iter().collect();
     lags.sort_by_key(|(_, lag)| std::cmp::Reverse(lag.bytes));
     let told = &figures.groups[..figures.groups.len().min(METRICS_GROUP_LINES_MAX)];
@@ -217,12 +216,15 @@ fn encode_groups(writer: &mut Writer<'_>, snapshot: &Snapshot) -> Result<(), Err
         ("corelane_groups", "Consumer groups", Whole(figures.groups.len() as u64)),
         ("corelane_group_calls", "Group calls under way here", Whole(figures.calls)),
         ("corelane_group_commits_waiting", "Positions that wait to be committed here", Whole(figures.commits_waiting)),
-        ("corelane_group_positions_age_seconds", "How old the positions are that lags are computed from", Real(age)),
         ("corelane_group_lags_partial", "1: there are too many positions to look at", flag(figures.is_partial)),
         ("corelane_group_lines_left_out", "Lines of groups that this page leaves out", Whole(left_out as u64)),
     ] {
         writer.one(Gauge, name, help, value)?;
     }
+    // No line before they were read at all.
+    let age = figures.positions_age.map(|age| (Labels::new(), Real(age.as_secs_f64())));
+    let help = "How old the positions are that lags are computed from";
+    writer.family(Gauge, "corelane_group_positions_age_seconds", help, age)?;
     type Read = fn(&super::snapshot::GroupFigures) -> u64;
     let by_group: [(&str, &str, Read); 4] = [
         ("corelane_group_members", "Members of the group", |group| group.members),
@@ -434,4 +436,26 @@ fn encode_partitions(writer: &mut Writer<'_>, snapshot: &Snapshot) -> Result<(),
         writer.family(kind, name, help, lines)?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::super::snapshot::GroupsFigures;
+    use super::*;
+
+    #[test]
+    fn positions_that_were_never_read_have_no_age() {
+        let line = |positions_age| {
+            let groups = GroupsFigures { positions_age, ..GroupsFigures::default() };
+            let page = render(Snapshot { groups, ..Snapshot::default() }, Detail::default());
+            page.lines().find(|line| line.starts_with("corelane_group_positions_age_seconds ")).map(str::to_owned)
+        };
+        assert_eq!(line(None), None);
+        assert_eq!(
+            line(Some(Duration::from_millis(2_500))).as_deref(),
+            Some("corelane_group_positions_age_seconds 2.5")
+        );
+    }
 }

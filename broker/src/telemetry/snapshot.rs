@@ -105,7 +105,7 @@ pub struct GroupsFigures {
     pub commits_waiting: u64,
     /// How far each group is behind in each topic, in the partitions that this broker serves.
     pub lags: BTreeMap<(String, String), LagFigures>,
-    /// How old the positions are that this was computed from; none: there are none.
+    /// How old the positions are that this was computed from; none: they were not read yet.
     pub positions_age: Option<Duration>,
     /// Whether there were too many positions to look at all of them.
     pub is_partial: bool,
