@@ -2,15 +2,16 @@
 //! loss is accepted. Never guessed by a broker itself.
 
 use corelane_proto::frame::Status;
-use corelane_proto::ids::{Epoch, TopicId};
+use corelane_proto::ids::{Epoch, TopicId, TopicName};
 use corelane_proto::pb;
 
 use super::Control;
-use super::hosted::Served;
+use super::hosted::{Hosted, Served};
 use crate::messages::Failure;
 use crate::registry::membership::{IdentityError, Membership};
 use crate::registry::placement::place;
-use crate::registry::store::Store;
+use crate::registry::store::{Revision, Store};
+use crate::registry::view::View;
 use crate::service::invalid_field;
 
 impl<S: Store> Control<S> {
@@ -54,8 +55,13 @@ impl<S: Store> Control<S> {
             failure.error.epoch = Some(known.record.epoch.0);
             return Err(failure);
         }
-        let place =
-            if leader == self.broker_id { self.check_lost(topic_id, partition)? } else { self.elsewhere(leader)? };
+        let place = if leader == self.broker_id {
+            check_lost(&self.hosted.borrow(), topic_id, partition)?;
+            self.broker_id
+        } else {
+            check_forgotten(&self.view.borrow(), leader)?;
+            place(1, &self.candidates(1)?)[0]
+        };
         let begun = self.topics.accept_loss(topic_id, partition, &known, place).await?;
         tracing::warn!(%topic_id, partition, epoch = %begun.epoch, broker_id = place, "a loss is accepted: the partition begins anew");
         Ok(pb::AcceptLossResponse { epoch: begun.epoch.0, broker_id: place })
@@ -69,63 +75,141 @@ impl<S: Store> Control<S> {
         partition: u32,
         epoch: Epoch,
     ) -> Result<pb::AcceptLossResponse, Failure> {
-        let (name, topic) = {
-            let view = self.view.borrow();
-            let name = view.name_of(topic_id).filter(|name| view.topics[*name].record.partitions > partition);
-            let Some(name) = name else {
-                return Err(Failure::new(Status::UnknownPartition, "there is no such partition"));
-            };
-            if let Some(absent) = view.brokers.keys().find(|id| !view.alive.contains_key(id)) {
-                let reason = format!(
-                    "broker {absent} does not run, and may hold the partition: start it, or if it will never come back: \
-                     corelane broker forget {absent}"
-                );
-                return Err(invalid_field("partition", reason));
-            }
-            (name.clone(), view.topics[name].revision)
-        };
-        if self.serving(topic_id, partition) {
-            return Err(serves());
-        }
+        let (name, topic) = check_unrecorded(&self.view.borrow(), &self.hosted.borrow(), topic_id, partition)?;
         let place = place(1, &self.candidates(1)?)[0];
         let begun = self.topics.begin_lost((&name, topic), topic_id, partition, epoch, place).await?;
         tracing::warn!(%topic_id, partition, %epoch, broker_id = place, "a partition without a record begins anew");
         Ok(pb::AcceptLossResponse { epoch: begun.epoch.0, broker_id: place })
     }
+}
 
-    /// What serves, or has yet to be tried, is not lost.
-    fn check_lost(&self, topic_id: TopicId, partition: u32) -> Result<u32, Failure> {
-        let hosted = self.hosted.borrow();
-        match hosted.get(&topic_id).and_then(|topic| topic.partitions.get(&partition)) {
-            Some(Served::Refused(..)) => Ok(self.broker_id),
-            _ => Err(serves()),
-        }
+/// What serves, or has yet to be tried, is not lost.
+fn check_lost(hosted: &Hosted, topic_id: TopicId, partition: u32) -> Result<(), Failure> {
+    match hosted.get(&topic_id).and_then(|topic| topic.partitions.get(&partition)) {
+        Some(Served::Refused(..)) => Ok(()),
+        _ => Err(serves()),
     }
+}
 
-    /// Whether this broker has the partition open, recorded or not.
-    fn serving(&self, topic_id: TopicId, partition: u32) -> bool {
-        let hosted = self.hosted.borrow();
-        let served = hosted.get(&topic_id).and_then(|topic| topic.partitions.get(&partition));
-        matches!(served, Some(Served::Serving(_) | Served::Unrecorded(_)))
+/// What a broker that is known may hold is not given to another one, whether it runs or not.
+fn check_forgotten(view: &View, leader: u32) -> Result<(), Failure> {
+    if !view.brokers.contains_key(&leader) {
+        return Ok(());
     }
+    let message = format!(
+        "broker {leader} holds the partition: ask it if it runs, start it if not; if it will never come back: corelane \
+         broker forget {leader}"
+    );
+    let mut failure = Failure::new(Status::NotHere, message);
+    failure.error.broker_id = Some(leader);
+    Err(failure)
+}
 
-    /// A place for a partition whose broker is known to be gone for good.
-    fn elsewhere(&self, leader: u32) -> Result<u32, Failure> {
-        let is_known = self.view.borrow().brokers.contains_key(&leader);
-        if is_known {
-            let message = format!(
-                "broker {leader} holds the partition: ask it if it runs, start it if not; if it will never come back: \
-                 corelane broker forget {leader}"
-            );
-            let mut failure = Failure::new(Status::NotHere, message);
-            failure.error.broker_id = Some(leader);
-            return Err(failure);
-        }
-        let places = place(1, &self.candidates(1)?);
-        Ok(places[0])
+/// A partition without a record may lie on any broker that does not run, and on this one, recorded or not. Returns its
+/// topic, and the revision of that.
+fn check_unrecorded(
+    view: &View,
+    hosted: &Hosted,
+    topic_id: TopicId,
+    partition: u32,
+) -> Result<(TopicName, Revision), Failure> {
+    let name = view.name_of(topic_id).filter(|name| view.topics[*name].record.partitions > partition);
+    let Some(name) = name else {
+        return Err(Failure::new(Status::UnknownPartition, "there is no such partition"));
+    };
+    if let Some(absent) = view.brokers.keys().find(|id| !view.alive.contains_key(id)) {
+        let reason = format!(
+            "broker {absent} does not run, and may hold the partition: start it, or if it will never come back: corelane \
+             broker forget {absent}"
+        );
+        return Err(invalid_field("partition", reason));
     }
+    let served = hosted.get(&topic_id).and_then(|topic| topic.partitions.get(&partition));
+    if matches!(served, Some(Served::Serving(_) | Served::Unrecorded(_))) {
+        return Err(serves());
+    }
+    Ok((name.clone(), view.topics[name].revision))
 }
 
 fn serves() -> Failure {
     invalid_field("partition", "this broker serves the partition, or is about to: nothing of it is lost")
+}
+
+#[cfg(test)]
+mod tests {
+    use corelane_log::config::TopicConfig;
+
+    use super::super::hosted::HostedTopic;
+    use super::*;
+    use crate::registry::records::{AliveRecord, BrokerRecord, TopicRecord};
+    use crate::registry::view::Versioned;
+
+    const ID: TopicId = TopicId([1; 16]);
+
+    fn name() -> TopicName {
+        TopicName::new("views").expect("a name")
+    }
+
+    /// A topic with two partitions, and brokers 1 and 2, of which these run.
+    fn view(running: &[u32]) -> View {
+        let mut view = View::default();
+        let record = TopicRecord { topic_id: ID, partitions: 2, config: TopicConfig::default() };
+        view.topics.insert(name(), Versioned { record, revision: 7 });
+        for id in [1, 2] {
+            let (uuid, instance, version) = (format!("u{id}"), format!("i{id}"), "v".to_owned());
+            let record = BrokerRecord { uuid, starts: 1, instance, listeners: Vec::new(), shards: 1, version };
+            view.brokers.insert(id, record);
+        }
+        for id in running {
+            let (uuid, instance) = (format!("u{id}"), format!("i{id}"));
+            view.alive.insert(*id, AliveRecord { instance, uuid, started_ms: 0, partitions: 0 });
+        }
+        view
+    }
+
+    fn hosted(partition: u32, served: Served) -> Hosted {
+        let (name, config, partitions) = (name(), TopicConfig::default(), [(partition, served)].into());
+        [(ID, HostedTopic { name, partition_count: 2, config, partitions })].into()
+    }
+
+    #[test]
+    fn only_what_is_refused_as_lost_is_taken_for_lost() {
+        let epoch = Epoch(1);
+        assert!(check_lost(&hosted(0, Served::Refused(epoch, "lost".to_owned())), ID, 0).is_ok());
+        let others = [
+            Served::Serving(epoch),
+            Served::Unrecorded(epoch),
+            Served::Failed("tried again".to_owned()),
+            Served::NoSpace("tried again".to_owned()),
+        ];
+        for served in others {
+            let refused = check_lost(&hosted(0, served.clone()), ID, 0);
+            assert_eq!(refused.expect_err("not lost").status, Status::InvalidRequest, "{served:?}");
+        }
+        assert!(check_lost(&hosted(1, Served::Refused(epoch, "lost".to_owned())), ID, 0).is_err(), "another one");
+        assert!(check_lost(&Hosted::new(), ID, 0).is_err(), "it has yet to be tried");
+    }
+
+    #[test]
+    fn what_lies_on_a_broker_that_is_not_forgotten_begins_nowhere_else() {
+        for running in [&[1, 2][..], &[1]] {
+            let refused = check_forgotten(&view(running), 2).expect_err("it may come back");
+            assert_eq!((refused.status, refused.error.broker_id), (Status::NotHere, Some(2)));
+        }
+        assert!(check_forgotten(&view(&[1]), 3).is_ok());
+    }
+
+    #[test]
+    fn what_has_no_record_begins_anew_only_when_no_broker_can_hold_it() {
+        let check = |running: &[u32], hosted: &Hosted| check_unrecorded(&view(running), hosted, ID, 0);
+        assert_eq!(check(&[1, 2], &Hosted::new()).expect("it is lost"), (name(), 7));
+        let down = check(&[1], &Hosted::new()).expect_err("broker 2 may hold it");
+        assert!(down.error.message.contains("corelane broker forget 2"), "{}", down.error.message);
+        for served in [Served::Serving(Epoch(1)), Served::Unrecorded(Epoch(1))] {
+            assert!(check(&[1, 2], &hosted(0, served)).is_err(), "it is open here");
+        }
+        let beyond = check_unrecorded(&view(&[1, 2]), &Hosted::new(), ID, 2).expect_err("there are two");
+        assert_eq!(beyond.status, Status::UnknownPartition);
+        assert!(check_unrecorded(&view(&[1, 2]), &Hosted::new(), TopicId([9; 16]), 0).is_err());
+    }
 }
