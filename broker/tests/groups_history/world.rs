@@ -1,4 +1,8 @@
-//! The world of a history: a registry, brokers, members, logs, and what goes wrong with them; all by one seed.
+//! The world of a history: a registry, brokers, members, logs; all by one seed. What goes wrong with them is in `faults`, what
+//! must hold in the end in `end`.
+
+mod end;
+mod faults;
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -6,22 +10,22 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use corelane_broker::control::groups::{GroupOptions, Groups};
-use corelane_broker::registry::group_records::{GroupRecord, OffsetRecord};
+use corelane_broker::registry::group_records::GroupRecord;
 use corelane_broker::registry::keys::{Key, Keys};
 use corelane_broker::registry::membership::Membership;
 use corelane_broker::registry::records::{ClusterRecord, PartitionRecord, Record, TopicRecord};
 use corelane_broker::registry::store::{Op, Txn};
 use corelane_log::config::TopicConfig;
-use corelane_proto::frame::Method;
 use corelane_proto::ids::{Epoch, Position, TopicId, TopicName};
 use corelane_proto::pb;
-use prost::Message;
 
 use super::clock::{Instant, VirtualClock, sleep, sleep_until, spawn};
 use super::ghost::{Ghost, Tp};
 use super::member::Member;
 use super::process::Process;
-use super::store::{Etcd, Link, SimStore};
+use super::store::{Etcd, SimStore};
+pub(crate) use faults::Fault;
+use faults::OFTEN;
 
 pub(crate) const GROUP: &str = "g";
 /// A lease's life.
@@ -73,57 +77,6 @@ impl Chance {
     }
 }
 
-/// What goes wrong.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fault {
-    PauseBroker,
-    KillBroker,
-    Cut,
-    SlowWatch,
-    PauseMember,
-    KillMember,
-    Leave,
-    CloneMember,
-    Stuck,
-    AddPartition,
-    Recreate,
-    AcceptLoss,
-    Reset,
-    AllLeave,
-    NewMember,
-    SlowNet,
-    Delete,
-    Visit,
-    ExpireAll,
-    Restore,
-}
-
-use Fault::{
-    AcceptLoss, AddPartition, AllLeave, CloneMember, Cut, Delete, ExpireAll, KillBroker, KillMember, Leave, NewMember,
-    PauseBroker, PauseMember, Recreate, Reset, Restore, SlowNet, SlowWatch, Stuck, Visit,
-};
-
-const OFTEN: [Fault; 18] = [
-    PauseBroker,
-    KillBroker,
-    Cut,
-    SlowWatch,
-    PauseMember,
-    KillMember,
-    Leave,
-    CloneMember,
-    Stuck,
-    AddPartition,
-    Recreate,
-    AcceptLoss,
-    Reset,
-    AllLeave,
-    NewMember,
-    SlowNet,
-    Delete,
-    Visit,
-];
-
 /// A partition's log: positions begin again with an epoch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Log {
@@ -171,12 +124,14 @@ impl World {
             None => OFTEN.iter().copied().filter(|_| chance.is(0.5)).collect(),
         };
         if faults.is_none() && chance.is(0.15) {
-            chosen.push(ExpireAll);
+            chosen.push(Fault::ExpireAll);
         }
         if faults.is_none() && chance.is(0.15) {
             // The model restores groups, not topics.
-            chosen.retain(|fault| ![AddPartition, Recreate, AcceptLoss, Delete].contains(fault));
-            chosen.extend([Restore, Restore]);
+            chosen.retain(|fault| {
+                ![Fault::AddPartition, Fault::Recreate, Fault::AcceptLoss, Fault::Delete].contains(fault)
+            });
+            chosen.extend([Fault::Restore, Fault::Restore]);
         }
         let subscriptions: [&[&'static str]; 3] = [&["t1"], &["t1", "t2"], &[]];
         let world = Self {
@@ -191,7 +146,7 @@ impl World {
             has_subscribed: Cell::new(false),
             is_earliest: chance.is(0.34),
             keeps_connections: chance.is(0.5),
-            halts: if chosen.contains(&PauseMember) { 0.02 } else { 0.0 },
+            halts: if chosen.contains(&Fault::PauseMember) { 0.02 } else { 0.0 },
             rewinds: if chance.is(0.34) { 0.03 } else { 0.0 },
             was_restored: Cell::new(false),
             slow_until: Cell::new(Instant::now()),
@@ -368,203 +323,9 @@ impl World {
         });
     }
 
-    fn happen(self: &Rc<Self>, fault: Fault) {
-        let (chance, now) = (&self.chance, Instant::now());
-        let ms = Duration::from_millis;
-        let live = self.live();
-        let member = (!live.is_empty()).then(|| Rc::clone(&live[chance.below(live.len() as u64) as usize]));
-        let number = chance.below(self.brokers.borrow().len() as u64) as usize;
-        match fault {
-            PauseBroker => {
-                self.broker(number).0.pause(now + chance.one(&[ms(200), LEASE / 2, LEASE, 2 * LEASE]));
-            }
-            KillBroker => {
-                let (process, _) = self.broker(number);
-                if process.is_alive.get() {
-                    process.kill();
-                    let (known, history) = (self.incarnation(), self.etcd.borrow().history);
-                    self.later(chance.one(&[ms(200), LEASE]), move |world| {
-                        let store = world.brokers.borrow()[number].0.store.again();
-                        let was_put_back = world.etcd.borrow().history != history;
-                        let broker = world.start_broker(store, was_put_back.then_some(known));
-                        world.brokers.borrow_mut()[number] = BrokerSlot(broker);
-                    });
-                }
-            }
-            Cut => {
-                let link = self.link(number);
-                link.is_cut.set(true);
-                self.later(chance.one(&[ms(200), LEASE / 2, 2 * LEASE]), move |_| link.mend());
-            }
-            SlowWatch => {
-                let link = self.link(number);
-                link.slow.set(chance.one(&[5, 20]));
-                self.later(chance.one(&[LEASE, 2 * LEASE]), move |_| link.slow.set(1));
-            }
-            PauseMember => {
-                let pauses = [ms(100), LEASE / 2, LEASE, LEASE + ms(200), 2 * LEASE];
-                if let Some(member) = &member {
-                    member.process.pause(now + chance.one(&pauses));
-                }
-            }
-            KillMember => {
-                if let Some(member) = &member {
-                    member.process.kill();
-                }
-                self.refill(chance.one(&[ms(100), LEASE, 2 * LEASE]));
-            }
-            NewMember if live.len() < 4 => drop(self.new_member()),
-            Visit if live.len() < 4 => {
-                let visitor = self.new_member();
-                self.later(ms(chance.ms(300, 1_500)), move |_| visitor.is_leaving.set(true));
-            }
-            NewMember | Visit => {}
-            Leave => {
-                if let Some(member) = &member {
-                    member.is_leaving.set(true);
-                }
-                self.refill(chance.one(&[ms(100), LEASE]));
-            }
-            CloneMember => self.clone_member(&live),
-            Stuck => {
-                let until = now + chance.one(&[LEASE, 3 * LEASE, 5 * LEASE]);
-                if let Some(member) = &member {
-                    member.stuck_until.set(until);
-                }
-            }
-            AllLeave => self.all_leave(&live),
-            SlowNet => self.slow_until.set(now + chance.one(&[LEASE, 2 * LEASE])),
-            Reset => self.reset(),
-            ExpireAll => {
-                self.ghost.borrow_mut().expire_all();
-                self.etcd.borrow_mut().expire_all();
-            }
-            Restore => self.restore(),
-            AddPartition | Recreate | Delete | AcceptLoss => self.change_topics(fault),
-        }
-    }
-
     fn incarnation(&self) -> u64 {
         let etcd = self.etcd.borrow();
         ClusterRecord::from_bytes(&etcd.entries[&self.keys.key(&Key::Cluster)].value).expect("a cluster").incarnation
-    }
-
-    fn link(&self, number: usize) -> Rc<Link> {
-        Rc::clone(&self.brokers.borrow()[number].0.store.link)
-    }
-
-    fn clone_member(self: &Rc<Self>, live: &[Rc<Member>]) {
-        let joined: Vec<&Rc<Member>> = live
-            .iter()
-            .filter(|member| member.member_id().is_some() && member.process.paused_until.get() <= Instant::now())
-            .collect();
-        if joined.is_empty() || live.len() >= 5 {
-            return;
-        }
-        let member = joined[self.chance.below(joined.len() as u64) as usize];
-        self.ghost.borrow_mut().cloned.insert(member.member_id().expect("it has joined"));
-        let number = self.members.borrow().len() as u32;
-        let twin = member.clone_process(number);
-        self.members.borrow_mut().push(twin);
-    }
-
-    fn all_leave(self: &Rc<Self>, live: &[Rc<Member>]) {
-        for member in live {
-            if self.chance.is(0.7) {
-                member.is_leaving.set(true);
-            } else {
-                member.process.kill();
-            }
-        }
-        for i in 0..4 {
-            let after = self.chance.one(&[Duration::from_millis(300), LEASE]);
-            self.later(after + Duration::from_millis(200 * i) + LEASE / 2, Self::reset);
-        }
-        for _ in 0..self.chance.ms(2, 3) {
-            self.refill(self.chance.one(&[Duration::from_millis(100), LEASE, 2 * LEASE]));
-        }
-    }
-
-    fn reset(self: &Rc<Self>) {
-        let logs: Vec<(Tp, Log)> = self.logs.borrow().iter().map(|(tp, log)| (*tp, *log)).collect();
-        if logs.is_empty() {
-            return;
-        }
-        let ((topic, partition), log) = self.chance.one(&logs);
-        let position = self.chance.one(&[0, log.end / 2, log.end]);
-        let place = Some(pb::Place { epoch: log.epoch, position });
-        let one = pb::CommitPartition { topic_id: topic.0.to_vec(), partition, place, ..Default::default() };
-        let request = pb::ResetGroupRequest { group: GROUP.to_owned(), partitions: vec![one] };
-        let (process, groups) = self.broker(self.chance.below(self.brokers.borrow().len() as u64) as usize);
-        let call = async move { drop(groups.call(Method::ResetGroup, &request.encode_to_vec(), "operator").await) };
-        process.spawn(call);
-    }
-
-    fn change_topics(self: &Rc<Self>, fault: Fault) {
-        if fault == AcceptLoss {
-            let tps: Vec<Tp> = self.logs.borrow().keys().copied().collect();
-            if !tps.is_empty() {
-                let tp = self.chance.one(&tps);
-                let mut logs = self.logs.borrow_mut();
-                let log = logs.get_mut(&tp).expect("it is there");
-                *log = Log { epoch: log.epoch + 1, end: 0 };
-            }
-            return;
-        }
-        let Some((name, record)) = self.some_topic() else { return };
-        if fault == AddPartition {
-            if record.partitions <= 4 {
-                let tp = (record.topic_id, record.partitions);
-                self.birth(tp, name.as_str());
-                let more = TopicRecord { partitions: record.partitions + 1, ..record };
-                self.write(
-                    &Txn::new().then(self.partition_put(tp)).put(self.topic_key(name.as_str()), more.to_bytes()),
-                );
-            }
-            return;
-        }
-        let of_topic = self.keys.partitions_of(record.topic_id);
-        self.write(&Txn::new().delete(self.topic_key(name.as_str())).then(Op::DeletePrefix(of_topic)));
-        self.logs.borrow_mut().retain(|(topic, _), _| *topic != record.topic_id);
-        if fault == Recreate {
-            let partitions = self.chance.ms(1, 3) as u32;
-            let after = self.chance.one(&[Duration::ZERO, Duration::from_millis(100), LEASE]);
-            self.later(after, move |world| {
-                if world.topics().iter().all(|(other, _)| *other != name) {
-                    world.create(name.as_str(), partitions);
-                }
-            });
-        }
-    }
-
-    fn restore(&self) {
-        let (mut etcd, mut ghost) = (self.etcd.borrow_mut(), self.ghost.borrow_mut());
-        if !etcd.is_saved() || self.chance.is(0.3) {
-            etcd.save();
-            ghost.save();
-            return;
-        }
-        etcd.restore(self.chance.is(0.3));
-        self.was_restored.set(true);
-        ghost.restore(&etcd, &self.keys);
-    }
-
-    /// Everything is well from now on.
-    fn heal(self: &Rc<Self>) {
-        self.chance.is_quiet.set(true);
-        let now = Instant::now();
-        for broker in &*self.brokers.borrow() {
-            broker.0.process.paused_until.set(now);
-            broker.0.store.link.slow.set(1);
-            broker.0.store.link.mend();
-        }
-        for member in self.live() {
-            member.process.paused_until.set(now);
-            member.stuck_until.set(now);
-        }
-        while self.live().iter().filter(|member| !member.is_leaving.get()).count() < 2 {
-            self.new_member();
-        }
     }
 
     async fn publish(self: Rc<Self>, until: Instant) {
@@ -597,78 +358,6 @@ impl World {
         let prefix = self.keys.owners_of(GROUP);
         let owners = etcd.below(&prefix).map(|entry| (entry.key.clone(), entry.create_revision)).collect();
         (generation, owners)
-    }
-
-    /// What must hold in the end.
-    fn check_end(&self) -> Result<(), String> {
-        let (etcd, ghost) = (self.etcd.borrow(), self.ghost.borrow());
-        let members: Vec<String> = {
-            let prefix = self.keys.members_of(GROUP);
-            etcd.below(&prefix).map(|entry| entry.key[prefix.len()..].to_owned()).collect()
-        };
-        let live: BTreeMap<String, Rc<Member>> =
-            self.live().into_iter().filter_map(|member| Some((member.member_id()?, member))).collect();
-        if let Some(gone) = members.iter().find(|member| !live.contains_key(*member)) {
-            return Err(format!("member {gone} is gone and still has a lease"));
-        }
-        let topics = self.topics();
-        for (name, topic) in topics.iter().filter(|(name, _)| self.covers(name.as_str())) {
-            let mut shares: BTreeMap<&str, u32> = members.iter().map(|member| (member.as_str(), 0)).collect();
-            for partition in 0..topic.partitions {
-                let tp = (topic.topic_id, partition);
-                let owner = etcd.entries.get(&self.keys.key(&Key::Owner(GROUP.to_owned(), tp.0, tp.1)));
-                let owner = owner.ok_or(format!("{tp:?} has no owner"))?;
-                let owner =
-                    corelane_broker::registry::group_records::OwnerRecord::from_bytes(&owner.value).expect("it");
-                let member = live.get(&owner.member).ok_or(format!("{tp:?} is owned by one that is gone"))?;
-                let own = member.own.borrow();
-                let tenure = own.get(&tp).ok_or(format!("the owner of {tp:?} does not serve it"))?;
-                *shares
-                    .entry(members.iter().find(|id| **id == owner.member).expect("a member").as_str())
-                    .or_default() += 1;
-                self.check_partition(&etcd, &ghost, tp, tenure.place.get().filter(|_| tenure.is_ready.get()))?;
-            }
-            let (most, least) = (shares.values().max().copied(), shares.values().min().copied());
-            if most.unwrap_or(0) > least.unwrap_or(0) + 1 {
-                return Err(format!("{name} is not balanced: {shares:?}"));
-            }
-        }
-        let exists = |id: TopicId, partition| {
-            topics.iter().any(|(_, topic)| topic.topic_id == id && partition < topic.partitions)
-        };
-        for key in etcd.entries.keys() {
-            match self.keys.parse(key) {
-                Some(Key::Owner(_, id, partition) | Key::Offset(_, id, partition)) if !exists(id, partition) => {
-                    return Err(format!("{key} is left of a topic that is gone"));
-                }
-                _ => {}
-            }
-        }
-        Ok(())
-    }
-
-    fn check_partition(&self, etcd: &Etcd, ghost: &Ghost, tp: Tp, served: Option<(u32, u64)>) -> Result<(), String> {
-        let offset = etcd.entries.get(&self.keys.key(&Key::Offset(GROUP.to_owned(), tp.0, tp.1)));
-        let committed = offset.map(|entry| OffsetRecord::from_bytes(&entry.value).expect("a position"));
-        let committed = committed.map(|offset| (offset.epoch.0, offset.position.0));
-        if served.is_some_and(|served| served.1 > 0) && committed != served {
-            return Err(format!("the commits of {tp:?} do not follow: {committed:?}, processed to {served:?}"));
-        }
-        let log = self.log(tp).expect("it exists");
-        let start = ghost.start.get(&tp).copied();
-        let is_covered = self.covered.borrow().get(&tp) == Some(&true) && !ghost.forgotten.contains(&tp);
-        let is_later = log.epoch > 1 && start.is_none_or(|start| start.0 < log.epoch);
-        let from = match start {
-            _ if is_covered || is_later => 0,
-            Some((epoch, position)) if epoch == log.epoch => position,
-            _ => 0,
-        };
-        match (from..log.end).find(|position| !ghost.is_done(tp, (log.epoch, *position))) {
-            Some(missed) => Err(format!(
-                "{missed} of {tp:?} was never processed (start {start:?}, committed {committed:?}, {log:?})"
-            )),
-            None => Ok(()),
-        }
     }
 }
 
