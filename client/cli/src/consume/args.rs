@@ -7,7 +7,7 @@ use clap::Args;
 
 use super::format::Format;
 use crate::parse::duration::parse_timeout;
-use crate::parse::place::{Moment, Place, parse_moment, parse_place};
+use crate::parse::place::{FromArg, Moment, parse_moment};
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -57,15 +57,8 @@ pub(crate) struct ConsumeArgs {
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = parse_timeout)]
     pub(crate) commit_interval: Duration,
 
-    /// Where to begin: earliest, latest, a position (of each partition), a time, or a time ago
-    #[arg(
-        long,
-        value_name = "earliest|latest|POSITION|TIME|-1h",
-        default_value = "earliest",
-        allow_hyphen_values = true,
-        value_parser = parse_place
-    )]
-    pub(crate) from: Place,
+    #[command(flatten)]
+    pub(crate) begin: FromArg,
 
     /// Begin with the last N messages of each partition
     #[arg(long, value_name = "N", conflicts_with = "from")]

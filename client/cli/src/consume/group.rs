@@ -26,7 +26,7 @@ pub(super) async fn run(
     json: bool,
     signals: &mut Signals,
 ) -> Result<End, CliError> {
-    let start = match args.from {
+    let start = match args.begin.from {
         Place::Earliest => GroupStart::Earliest,
         Place::Latest => GroupStart::Latest,
         _ => {

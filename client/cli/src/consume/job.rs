@@ -52,7 +52,7 @@ impl<'a> Job<'a> {
         let start = match args.last {
             Some(0) => Start::Latest,
             Some(messages) => Start::LastMessages(messages),
-            None => start(args.from, now_ms),
+            None => start(args.begin.from, now_ms),
         };
         let consumer = builder(client, args).start(start).until_end(ends_fixed).build().await?;
         let partitions: Vec<u32> = consumer.positions().iter().map(|at| at.partition).collect();
@@ -172,7 +172,7 @@ impl<'a> Job<'a> {
         match &error {
             // Retention has overtaken the reader; only a position that the user asked for must be there.
             ConsumeError::OutOfRange { topic, partition, position, .. }
-                if self.args.from != Place::Position(*position) =>
+                if self.args.begin.from != Place::Position(*position) =>
             {
                 eprintln!("corelane: {error}; going on at its start");
                 self.consumer.seek(topic, *partition, Start::Earliest).await?;

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-use crate::parse::place::{Moment, Place, parse_moment, parse_place};
-use crate::parse::size::parse_size;
+use crate::parse::place::{FromArg, Moment, parse_moment};
+use crate::parse::size::parse_size_or_unlimited;
 use crate::produce::CompressionArg;
 
 /// How messages are written to files.
@@ -41,7 +41,7 @@ pub(crate) enum PartitionBy {
 #[command(after_help = "\
 Writes what the topic holds beyond the newest files in the directory, up to the ends that it has now, and ends. So it is \
 run again and again, by cron for example: each run goes on where the files end, and where there are none it begins at the \
-earliest message.
+earliest message, or where --from says, which has no other meaning.
 
 A file appears when it is whole and on stable storage, under a name that says what it begins with: \
 TOPIC-ID-PARTITION-EPOCH-POSITION, with the first 8 digits of the topic's id: of a topic that was created again all is \
@@ -68,15 +68,8 @@ pub(crate) struct ExportArgs {
     #[arg(long, value_name = "FORMAT", value_enum, default_value = "parquet")]
     pub(super) format: FileFormat,
 
-    /// Where to begin in a partition of which the directory has nothing yet
-    #[arg(
-        long,
-        value_name = "earliest|latest|POSITION|TIME|-1h",
-        default_value = "earliest",
-        allow_hyphen_values = true,
-        value_parser = parse_place
-    )]
-    pub(super) from: Place,
+    #[command(flatten)]
+    pub(super) begin: FromArg,
 
     /// Stop each partition at its first message of this time or later [default: at the end that it has now]
     #[arg(long, value_name = "TIME", allow_hyphen_values = true, value_parser = parse_moment)]
@@ -91,8 +84,8 @@ pub(crate) struct ExportArgs {
     #[arg(long, value_name = "WHAT", value_enum)]
     pub(super) partition_by: Option<PartitionBy>,
 
-    /// Begin a new file after about so many bytes of messages
-    #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = parse_size)]
+    /// Begin a new file after about so many bytes of messages; 0: no limit
+    #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = parse_size_or_unlimited)]
     pub(super) file_bytes: u64,
 }
 

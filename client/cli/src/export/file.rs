@@ -96,6 +96,11 @@ fn last_line(file: &mut File) -> io::Result<Vec<u8>> {
     }
 }
 
+/// How many messages a message of a whole set stands for: a wrapper for those inside.
+pub(super) fn messages_inside(message: &Message<'_>) -> u64 {
+    message.wrapper_claims().map_or(1, |claims| u64::from(claims.messages))
+}
+
 /// Whether this message ends a set.
 pub(super) fn ends_set(message: &ConsumedMessage) -> bool {
     Message::view(message.frame()).is_ok_and(|message| message.is_last())

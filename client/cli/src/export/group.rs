@@ -24,6 +24,7 @@ impl Group {
     /// Finds the group; makes it if it is not there, or has never heard of the topic.
     pub(super) async fn look_up(client: &Client, name: &str, topic: &TopicInfo) -> Result<Self, CliError> {
         let known = match client.admin().describe_group(name).await {
+            Ok(group) if !group.members.is_empty() => return Err(has_members(&group)),
             Ok(group) => committed(&group, topic.topic_id),
             Err(CallError::UnknownGroup { .. }) => BTreeMap::new(),
             Err(error) => return Err(error.into()),
@@ -51,6 +52,16 @@ impl Group {
         let position = NewPosition { topic_id: self.topic_id, partition, epoch, position };
         Ok(client.admin().reset_group(&self.name, &[position]).await?)
     }
+}
+
+/// Told before anything is written: no position could be kept.
+fn has_members(group: &GroupDescription) -> CliError {
+    let hosts: Vec<&str> = group.members.iter().map(|member| member.host.as_str()).collect();
+    CliError::Argument(format!(
+        "group {} has a member, from {}: members keep their positions themselves, so an export needs a group of its own",
+        group.group.group,
+        hosts.join(", ")
+    ))
 }
 
 fn committed(group: &GroupDescription, topic_id: TopicId) -> BTreeMap<u32, (u32, u64)> {

@@ -1,42 +1,36 @@
-//! The files of one partition. The newest file says where to begin, whatever else is running: of two runs that make a file
-//! that begins with the same message, the slower one drops its own and goes on behind the other's. Within a run the end is
-//! fixed, so that it ends however busy the topic is.
+//! The files of one partition. The newest file says where to begin (begin.rs); whatever ends the reading, what was read is
+//! in a file before. Within a run the end is fixed, so that it ends however busy the topic is.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
 
 use corelane_client::{
     Client, ConsumeError, ConsumedMessage, Consumer, Find, OutOfRange, PartitionInfo, Start, TopicId,
 };
+use corelane_proto::message::Message;
 use indicatif::ProgressBar;
 
 use super::args::{ExportArgs, FileFormat};
-use super::file::{Writer, ends_set, next_position};
+use super::begin::Begin;
+use super::file::{Writer, ends_set, messages_inside};
 use super::group::Group;
-use super::names::{self, Exported, Files, First, date_directory, day_of};
+use super::names::{self, Exported, First, date_directory, day_of};
 use super::whole::{self, Named, Whole};
 use super::{Summary, now_ms};
 use crate::error::CliError;
-use crate::parse::place::Place;
-
-/// Where a partition's next file begins.
-#[derive(Debug, Clone, Copy)]
-struct Begin {
-    /// Where the files that are there end: what is missing from there on was taken by retention.
-    after: Option<u64>,
-    position: u64,
-}
 
 /// See the head of this file.
 pub(super) struct Load<'a> {
-    client: &'a Client,
-    args: &'a ExportArgs,
-    group: Option<&'a Group>,
-    of: Exported,
-    partition: u32,
-    epoch: u32,
-    begin: Begin,
+    pub(super) client: &'a Client,
+    pub(super) args: &'a ExportArgs,
+    pub(super) group: Option<&'a Group>,
+    pub(super) of: Exported,
+    pub(super) partition: u32,
+    pub(super) epoch: u32,
+    /// None: not looked for yet.
+    pub(super) begin: Option<Begin>,
+    /// All below it is in a file, or was told to be missing.
+    pub(super) settled_until: u64,
     /// Where this run ends.
     end: u64,
     until_ms: Option<i64>,
@@ -57,7 +51,7 @@ struct Open {
 enum Read {
     /// To the end of the run.
     All,
-    /// Another run has made the same file: look again where to begin.
+    /// Another run has made the same file, or retention was faster: look again where to begin.
     Overtaken,
 }
 
@@ -70,162 +64,142 @@ impl<'a> Load<'a> {
         group: Option<&'a Group>,
     ) -> Result<Self, CliError> {
         let (partition, epoch) = (partition.partition, partition.epoch);
-        let bounds = client.admin().find(&args.topic, partition, Find::Latest).await?;
+        let end = client.admin().find(&args.topic, partition, Find::Latest).await?.visible_end;
         let until_ms = args.until.map(|until| until.unix_ms(now_ms()));
-        let begin = Begin { after: None, position: 0 };
-        let of = Exported { topic: args.topic.clone(), id: names::id_digits(topic_id), partition };
-        let mut load = Self { client, args, group, of, partition, epoch, begin, end: bounds.visible_end, until_ms };
-        load.begin = load.find_begin().await?;
+        let of = Exported { topic: args.topic.clone(), id: topic_id.short(), partition };
+        let (begin, settled_until) = (None, 0);
+        let mut load = Self { client, args, group, of, partition, epoch, begin, settled_until, end, until_ms };
+        let begin = load.find_begin().await?;
         // A group that is new stands at the earliest message, and one whose run was killed behind the files.
         if let Some(group) = group {
-            group.commit(client, partition, epoch, load.begin.position).await?;
+            group.commit(client, partition, epoch, begin.position).await?;
         }
+        load.begin = Some(begin);
         Ok(load)
     }
 
     /// About how much is to be exported.
     pub(super) fn bytes(&self) -> u64 {
-        self.end.saturating_sub(self.begin.position)
+        self.end.saturating_sub(self.begin.map_or(0, |begin| begin.position))
     }
 
-    fn failed(&self, cause: io::Error) -> CliError {
+    pub(super) fn failed(&self, cause: io::Error) -> CliError {
         CliError::File { path: self.args.to.clone(), cause }
-    }
-
-    async fn find_begin(&self) -> Result<Begin, CliError> {
-        let (args, partition, epoch) = (self.args, self.partition, self.epoch);
-        let found = names::find(&args.to, args.format).map_err(|cause| self.failed(cause))?;
-        let files = found.get(&self.of);
-        let bounds = self.client.admin().find(&args.topic, partition, Find::Latest).await?;
-        let after = match files.and_then(|files| files.last_key_value()) {
-            Some((first, path)) if first.epoch == epoch => {
-                let next = next_position(path, *first, args.format);
-                Some(next.map_err(|cause| CliError::File { path: path.clone(), cause })?)
-            }
-            Some((first, path)) if first.epoch > epoch => {
-                return Err(CliError::Argument(format!(
-                    "{} is of epoch {}, and {}/{partition} has epoch {epoch}: it belongs to another topic, or to a later life",
-                    path.display(),
-                    first.epoch,
-                    args.topic
-                )));
-            }
-            // The log began again: all of it is new.
-            Some(_) => return Ok(Begin { after: None, position: bounds.start }),
-            None if self.is_created_again(&found) => return Ok(Begin { after: None, position: bounds.start }),
-            None => self.group.and_then(|group| group.committed(partition, epoch)),
-        };
-        if let Some(next) = after {
-            if next > bounds.end {
-                return Err(CliError::Argument(format!(
-                    "the files of {}/{partition} end at {next}, and the log at {}: they belong to another topic",
-                    args.topic, bounds.end
-                )));
-            }
-            return Ok(Begin { after, position: next.max(bounds.start) });
-        }
-        let find = match args.from {
-            Place::Earliest => Find::Earliest,
-            Place::Latest => Find::Latest,
-            Place::Position(position) => {
-                return Ok(Begin { after, position: position.clamp(bounds.start, bounds.end) });
-            }
-            Place::Time(moment) => Find::TimeMs(moment.unix_ms(now_ms())),
-        };
-        let found = self.client.admin().find(&args.topic, partition, find).await?;
-        Ok(Begin { after, position: found.position })
-    }
-
-    /// Whether the files that are there are of another topic of this name; tells so.
-    fn is_created_again(&self, found: &BTreeMap<Exported, Files>) -> bool {
-        let Exported { topic, id, partition } = &self.of;
-        let is_other = |of: &&Exported| of.topic == *topic && of.partition == *partition && of.id != *id;
-        let Some(other) = found.keys().find(is_other) else { return false };
-        eprintln!(
-            "corelane: topic {topic} was created again: the files of {topic}-{} are of an earlier one, partition \
-             {partition} begins at its start",
-            other.id
-        );
-        true
     }
 
     /// Exports to the end.
     pub(super) async fn run(mut self, summary: &mut Summary, bar: &ProgressBar) -> Result<(), CliError> {
-        if let Some(after) = self.begin.after {
-            let missed = self.begin.position.saturating_sub(after);
-            if missed > 0 {
-                eprintln!(
-                    "corelane: retention has taken {missed} bytes of {}/{} before they were exported",
-                    self.args.topic, self.partition
-                );
-                summary.missed_bytes += missed;
+        loop {
+            // The partitions before have taken their time, and retention does not wait.
+            let begin = self.find_begin().await?;
+            self.count_missed(begin, summary);
+            self.begin = Some(begin);
+            if begin.position >= self.end {
+                return Ok(());
             }
-        }
-        while self.begin.position < self.end {
-            let from = Start::Position(self.begin.position);
+            let from = Start::Position(begin.position);
             let mut consumer = self.client.consumer().partition_from(&self.args.topic, self.partition, from);
             if self.args.format == FileFormat::Raw {
                 consumer = consumer.whole_sets();
             }
             let mut consumer = consumer.out_of_range(OutOfRange::Fail).until_end(true).build().await?;
-            let read = self.read(&mut consumer, summary, bar).await?;
-            let stats = consumer.stats();
-            summary.damaged += stats.bad_messages;
-            match read {
-                Read::All => break,
-                Read::Overtaken => self.begin = self.find_begin().await?,
+            self.check_epoch(&consumer)?;
+            let read = self.read(&mut consumer, begin.position, summary, bar).await;
+            summary.damaged += consumer.stats().bad_messages;
+            if matches!(read?, Read::All) {
+                return Ok(());
             }
         }
-        Ok(())
+    }
+
+    /// Files are named by the epoch of the beginning; from here on a new one is an error of the consumer.
+    fn check_epoch(&self, consumer: &Consumer) -> Result<(), CliError> {
+        match consumer.positions().first() {
+            Some(at) if at.epoch != self.epoch => Err(CliError::Consume(format!(
+                "the log of {}/{} began again during the export: epoch {} follows {}; start it once more",
+                self.args.topic, self.partition, at.epoch, self.epoch
+            ))),
+            _ => Ok(()),
+        }
     }
 
     /// Reads and writes files until the end of the run.
     async fn read(
         &mut self,
         consumer: &mut Consumer,
+        from: u64,
         summary: &mut Summary,
         bar: &ProgressBar,
     ) -> Result<Read, CliError> {
         let is_raw = self.args.format == FileFormat::Raw;
         let mut open: Option<Open> = None;
-        // Whether a file may end before the next message.
-        let mut is_between = true;
-        while let Some(message) = next(consumer, summary).await? {
-            let is_beyond = message.position() >= self.end
-                || self.until_ms.is_some_and(|until_ms| message.timestamp_ms() >= until_ms);
-            if is_between && is_beyond {
-                break;
-            }
-            if let Some(file) = &open
-                && ((is_between && self.is_full(file, &message)) || (is_raw && message.position() != file.next))
-                && let Some(file) = open.take()
-                && !self.close(file, summary).await?
-            {
-                return Ok(Read::Overtaken);
-            }
-            let file = match &mut open {
-                Some(file) => file,
-                None => open.insert(self.open(&message).map_err(|cause| self.failed(cause))?),
+        // What belongs together: a message, or in raw files a set.
+        let mut unit: Vec<ConsumedMessage> = Vec::new();
+        let mut told = from;
+        let end = loop {
+            let message = match next(consumer, summary).await {
+                Ok(Some(message)) => message,
+                Ok(None) => break Ok(Read::All),
+                Err(ConsumeError::OutOfRange { .. }) => break Ok(Read::Overtaken),
+                Err(ConsumeError::Call(error)) => break Err(error.into()),
+                Err(error) => break Err(CliError::Consume(error.to_string())),
             };
-            file.writer.write(&message).map_err(|cause| CliError::File { path: file.path.clone(), cause })?;
-            let bytes = message.next_position().saturating_sub(file.next.max(self.begin.position));
-            file.next = message.next_position();
-            file.bytes += message.frame().len() as u64;
-            file.messages += 1;
-            bar.inc(bytes);
-            is_between = !is_raw || ends_set(&message);
-        }
-        let is_mine = match open {
-            Some(file) => self.close(file, summary).await?,
-            None => true,
+            if unit.is_empty() && self.is_beyond(&message) {
+                break Ok(Read::All);
+            }
+            // A raw file's length says where it ends, so it has no holes; and whoever reads it wants whole sets.
+            let expected = unit.last().map(ConsumedMessage::next_position).or(open.as_ref().map(|file| file.next));
+            if is_raw && expected.is_some_and(|expected| expected != message.position()) {
+                leave_out(&mut unit, summary);
+                if !self.close(open.take(), summary).await? {
+                    return Ok(Read::Overtaken);
+                }
+            }
+            bar.inc(message.next_position().saturating_sub(told));
+            told = message.next_position();
+            let is_whole = !is_raw || ends_set(&message);
+            unit.push(message);
+            if is_whole {
+                if open.as_ref().is_some_and(|file| self.is_full(file, &unit[0]))
+                    && !self.close(open.take(), summary).await?
+                {
+                    return Ok(Read::Overtaken);
+                }
+                self.write(&mut open, &mut unit)?;
+            }
         };
-        Ok(if is_mine { Read::All } else { Read::Overtaken })
+        if matches!(end, Ok(Read::All)) {
+            leave_out(&mut unit, summary);
+        }
+        let is_mine = self.close(open, summary).await;
+        let end = end?;
+        Ok(if is_mine? { end } else { Read::Overtaken })
+    }
+
+    fn is_beyond(&self, message: &ConsumedMessage) -> bool {
+        message.position() >= self.end || self.until_ms.is_some_and(|until_ms| message.timestamp_ms() >= until_ms)
     }
 
     /// Whether the next message begins a new file: this one is large enough, or its day is over.
     fn is_full(&self, file: &Open, message: &ConsumedMessage) -> bool {
         let is_next_day = self.args.partition_by.is_some() && day_of(message.timestamp_ms()) > file.day;
-        file.bytes >= self.args.file_bytes || is_next_day
+        let limit = self.args.file_bytes;
+        is_next_day || (limit > 0 && file.bytes >= limit)
+    }
+
+    /// Writes what belongs together to the file, which it begins if there is none.
+    fn write(&self, open: &mut Option<Open>, unit: &mut Vec<ConsumedMessage>) -> Result<(), CliError> {
+        let file = match open {
+            Some(file) => file,
+            None => open.insert(self.open(&unit[0]).map_err(|cause| self.failed(cause))?),
+        };
+        for message in unit.drain(..) {
+            file.writer.write(&message).map_err(|cause| CliError::File { path: file.path.clone(), cause })?;
+            file.next = message.next_position();
+            file.bytes += message.frame().len() as u64;
+            file.messages += Message::view(message.frame()).map_or(1, |message| messages_inside(&message));
+        }
+        Ok(())
     }
 
     /// Begins the file that this message is the first of.
@@ -244,9 +218,9 @@ impl<'a> Load<'a> {
         Ok(Open { whole, writer, path, day, next: message.position(), bytes: 0, messages: 0 })
     }
 
-    /// Ends a file; `false`: another run has made it.
-    async fn close(&self, open: Open, summary: &mut Summary) -> Result<bool, CliError> {
-        let Open { whole, writer, path, next, bytes, messages, .. } = open;
+    /// Ends a file, if there is one; `false`: another run has made it.
+    async fn close(&mut self, open: Option<Open>, summary: &mut Summary) -> Result<bool, CliError> {
+        let Some(Open { whole, writer, path, next, bytes, messages, .. }) = open else { return Ok(true) };
         let named = writer.finish(next).and_then(|()| whole.name(&path));
         match named.map_err(|cause| CliError::File { path: path.clone(), cause })? {
             Named::Taken => Ok(false),
@@ -254,6 +228,7 @@ impl<'a> Load<'a> {
                 summary.files += 1;
                 summary.messages += messages;
                 summary.bytes += bytes;
+                self.settled_until = next;
                 if let Some(group) = self.group {
                     group.commit(self.client, self.partition, self.epoch, next).await?;
                 }
@@ -263,18 +238,25 @@ impl<'a> Load<'a> {
     }
 }
 
+/// The messages of a set of which something is damaged: what is left of it is no set.
+fn leave_out(unit: &mut Vec<ConsumedMessage>, summary: &mut Summary) {
+    if let Some(first) = unit.first() {
+        let (topic, partition, position) = (first.topic(), first.partition(), first.position());
+        eprintln!("corelane: the set at {position} of {topic}/{partition} is damaged; left out");
+        summary.damaged += unit.len() as u64;
+        unit.clear();
+    }
+}
+
 /// The next message; what cannot be unpacked is told, counted and left out.
-async fn next(consumer: &mut Consumer, summary: &mut Summary) -> Result<Option<ConsumedMessage>, CliError> {
+async fn next(consumer: &mut Consumer, summary: &mut Summary) -> Result<Option<ConsumedMessage>, ConsumeError> {
     loop {
-        match consumer.next().await {
-            None => return Ok(None),
-            Some(Ok(message)) => return Ok(Some(message)),
-            Some(Err(error @ ConsumeError::Undecodable { .. })) => {
+        match consumer.next().await.transpose() {
+            Err(error @ ConsumeError::Undecodable { .. }) => {
                 summary.damaged += 1;
                 eprintln!("corelane: {error}; left out");
             }
-            Some(Err(ConsumeError::Call(error))) => return Err(error.into()),
-            Some(Err(error)) => return Err(CliError::Consume(error.to_string())),
+            other => return other,
         }
     }
 }

@@ -2,6 +2,7 @@
 //! partitions and tells how it went; a partition's files are made in load.rs.
 
 mod args;
+mod begin;
 mod columns;
 mod file;
 mod group;
@@ -86,7 +87,7 @@ pub(crate) async fn export(shared: &Shared, args: ExportArgs) -> Result<(), CliE
 /// Exports partition by partition.
 async fn all(shared: &Shared, args: &ExportArgs, summary: &mut Summary) -> Result<(), CliError> {
     let failed = |cause| CliError::File { path: args.to.clone(), cause };
-    if matches!(args.from, Place::Latest) && args.group.is_none() {
+    if matches!(args.begin.from, Place::Latest) && args.group.is_none() {
         let reason =
             "--from latest needs --group, which keeps where it began: without one each run would begin at the end";
         return Err(CliError::Argument(reason.to_owned()));

@@ -5,8 +5,6 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use corelane_client::TopicId;
-
 use super::args::FileFormat;
 
 /// What a file begins with: epochs first.
@@ -28,15 +26,8 @@ pub(super) struct Exported {
     pub(super) partition: u32,
 }
 
-/// Hexadecimal digits of a topic's id in a name.
+/// Digits of a topic's id in a name: its short form.
 const ID_DIGITS: usize = 8;
-
-/// What of a topic's id belongs into names.
-pub(super) fn id_digits(id: TopicId) -> String {
-    let mut digits = id.to_string().replace('-', "");
-    digits.truncate(ID_DIGITS);
-    digits
-}
 
 /// `TOPIC-ID-PARTITION-EPOCH-POSITION.EXTENSION`, so that names sort as their messages do.
 pub(super) fn name(of: &Exported, first: First, format: FileFormat) -> String {
@@ -72,8 +63,11 @@ pub(super) fn find(directory: &Path, format: FileFormat) -> io::Result<BTreeMap<
             let Some(name) = name.to_str() else { continue };
             if name.starts_with(DATE) && entry.file_type()?.is_dir() {
                 directories.push(entry.path());
-            } else if let Some((of, first)) = parse(name, format) {
-                found.entry(of).or_default().insert(first, entry.path());
+            } else if let Some((of, first)) = parse(name, format)
+                && let Some(other) = found.entry(of).or_default().insert(first, entry.path())
+            {
+                let reason = format!("{} and {} have the same name", other.display(), entry.path().display());
+                return Err(io::Error::other(reason));
             }
         }
     }
@@ -114,6 +108,19 @@ mod tests {
         {
             assert_eq!(parse(other, FileFormat::Parquet), None, "{other}");
         }
+    }
+
+    #[test]
+    fn a_file_that_lies_in_two_directories_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let name = "t-00c0ffee-00000-00000001-00000000000000000000.jsonl";
+        for day in ["date=2026-07-01", "date=2026-07-02"] {
+            std::fs::create_dir(dir.path().join(day)).unwrap();
+            std::fs::write(dir.path().join(day).join(name), "").unwrap();
+        }
+        let refusal = find(dir.path(), FileFormat::Jsonl).unwrap_err().to_string();
+        assert!(refusal.contains("07-01") && refusal.contains("07-02"), "{refusal}");
+        assert!(find(dir.path(), FileFormat::Raw).unwrap().is_empty());
     }
 
     #[test]

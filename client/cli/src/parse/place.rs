@@ -9,6 +9,20 @@ use jiff::tz::TimeZone;
 
 use super::duration::parse_duration_ms;
 
+/// `--from`, of the commands that read a topic.
+#[derive(Debug, Clone, Copy, clap::Args)]
+pub(crate) struct FromArg {
+    /// Where to begin: earliest, latest, a position (of each partition), a time, or a time ago
+    #[arg(
+        long,
+        value_name = "earliest|latest|POSITION|TIME|-1h",
+        default_value = "earliest",
+        allow_hyphen_values = true,
+        value_parser = parse_place
+    )]
+    pub(crate) from: Place,
+}
+
 /// A place in a partition's log, as an argument names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Place {

@@ -1,15 +1,18 @@
 //! Files for a warehouse: what each run writes, that nothing is there twice or missing however it is killed, that other
 //! programs read the files, and that they come back.
 
-use std::fs::File;
+use std::fs::{DirEntry, File, OpenOptions};
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use corelane_testkit::{Broker, TestDir, run, run_with_input, skip};
+use corelane_testkit::{Broker, BrokerOptions, TestDir, run, run_with_input, skip, wait_for};
+use rustix::process::Signal;
 
+use crate::mirror::segments;
 use crate::running::Running;
-use crate::{DEADLINE, broker_with_topic, fails, json, numbers, ok, produce};
+use crate::{DEADLINE, broker_with_topic, cli, fails, json, numbers, ok, produce};
 
 fn export(broker: &Broker, to: &Path, args: &[&str]) -> serde_json::Value {
     let mut command = broker.cli();
@@ -17,17 +20,17 @@ fn export(broker: &Broker, to: &Path, args: &[&str]) -> serde_json::Value {
     serde_json::from_slice(&run(&mut command, DEADLINE).success().stdout).expect("--json prints JSON")
 }
 
-/// All files below a directory, by name, but for the locks.
+/// All files below a directory, by name, but for those that are hidden.
 fn files(directory: &Path) -> Vec<PathBuf> {
     let mut files = Vec::new();
     let mut directories = vec![directory.to_owned()];
     while let Some(directory) = directories.pop() {
         for entry in std::fs::read_dir(directory).unwrap() {
             let path = entry.unwrap().path();
-            let is_lock = path.extension().is_some_and(|extension| extension == "lock");
+            let is_hidden = path.file_name().unwrap().to_string_lossy().starts_with('.');
             if path.is_dir() {
                 directories.push(path);
-            } else if !is_lock {
+            } else if !is_hidden {
                 files.push(path);
             }
         }
@@ -66,8 +69,8 @@ fn each_run_writes_what_came_since_and_all_comes_back_in_every_format() {
         let dir = TestDir::new("export");
         let to = dir.join("made/for/it");
         publish_all_kinds(&broker);
-        let first = export(&broker, &to, &["--format", format, "--group", format]);
-        assert_eq!(first["files"], 2, "{first}");
+        let first = export(&broker, &to, &["--format", format, "--group", format, "--file-bytes", "0"]);
+        assert_eq!((&first["files"], &first["messages"]), (&2.into(), &(704 * (2 * index + 1)).into()), "{first}");
         assert_eq!(export(&broker, &to, &["--format", format])["files"], 0);
         let whole = files(&to).into_iter().map(|path| (std::fs::read(&path).unwrap(), path)).collect::<Vec<_>>();
         publish_all_kinds(&broker);
@@ -223,21 +226,93 @@ fn a_group_keeps_where_the_first_run_began() {
     assert_eq!(export(&broker, dir.path(), &args)["messages"], 0);
     produce(&broker, &[], &numbers(5, 8));
     assert_eq!(export(&broker, dir.path(), &args)["messages"], 3);
+
+    // A group whose members keep its positions themselves is refused before anything is written.
+    let mut member = Running::start(broker.cli().args(["consume", "t", "--group", "of-others"]));
+    assert_eq!(member.line(), "0\n");
+    let other = TestDir::new("export");
+    let message = fails(&broker, &["export", "t", "--to", other.path().to_str().unwrap(), "--group", "of-others"]);
+    assert!(message.contains("group of-others has a member"), "{message}");
+    assert_eq!(files(other.path()), [] as [PathBuf; 0]);
+}
+
+/// Starts an export, and stops it in the middle of its first file, of a topic that is large enough for that.
+fn stopped_in_the_middle(broker: &Broker, to: &Path) -> Running {
+    wait_for("an export to be caught while it writes", DEADLINE, || {
+        let mut command = broker.cli();
+        let mut running = Running::start(command.args(["--json", "export", "t", "--format", "jsonl", "--to"]).arg(to));
+        while running.child.try_wait().unwrap().is_none() {
+            let entries = std::fs::read_dir(to).into_iter().flatten().flatten();
+            let is_written = |entry: &DirEntry| {
+                let is_temporary = entry.path().extension().is_some_and(|extension| extension == "tmp");
+                is_temporary && entry.metadata().is_ok_and(|metadata| metadata.len() > 1 << 20)
+            };
+            if entries.into_iter().any(|entry| is_written(&entry)) {
+                running.signal(Signal::STOP);
+                // It may have been faster.
+                if files(to).is_empty() {
+                    return Some(running);
+                }
+                running.signal(Signal::CONT);
+            }
+        }
+        for path in files(to) {
+            std::fs::remove_file(path).unwrap();
+        }
+        None
+    })
 }
 
 #[test]
-fn of_a_topic_that_was_created_again_all_is_exported() {
-    let broker = broker_with_topic(1);
-    for format in ["parquet", "jsonl", "raw"] {
-        let dir = TestDir::new("export");
-        let export = || export(&broker, dir.path(), &["--format", format]);
-        produce(&broker, &[], &numbers(0, 5));
-        assert!(export()["messages"].as_u64().unwrap() > 0);
-        ok(&broker, &["topic", "delete", "t", "--yes"]);
-        ok(&broker, &["topic", "create", "t"]);
-        produce(&broker, &[], &numbers(100, 120));
-        assert_eq!((export()["messages"].clone(), export()["files"].clone()), (20.into(), 0.into()), "{format}");
+fn what_was_read_is_kept_when_retention_is_faster_and_all_that_is_missing_is_told() {
+    let broker = Broker::start(BrokerOptions::new());
+    ok(&broker, &["topic", "create", "t", "--partitions", "2", "--segment-bytes", "4MiB"]);
+    // More than an export fetches ahead.
+    let line = vec![b'x'; 60_000].into_iter().chain([b'\n']).collect::<Vec<u8>>();
+    produce(&broker, &["--partition", "0"], &line.repeat(800));
+    produce(&broker, &["--partition", "1"], &line.repeat(200));
+    let dir = TestDir::new("export");
+    let mut running = stopped_in_the_middle(&broker, dir.path());
+    let mut ends = 0;
+    for partition in json(&broker, &["--json", "topic", "describe", "t"])["partitions"].as_array().unwrap() {
+        let (number, end) = (partition["partition"].to_string(), partition["visible_end"].to_string());
+        ok(&broker, &["topic", "trim", "t", "--partition", &number, "--to", &end, "--yes"]);
+        ends += partition["visible_end"].as_u64().unwrap();
     }
+    running.signal(Signal::CONT);
+    let summary: serde_json::Value = serde_json::from_str(&running.line()).unwrap();
+    let (status, stderr) = running.end();
+    assert!(status.success(), "{stderr}");
+    assert_eq!(stderr.matches("retention has taken").count(), 2, "{stderr}");
+    assert_eq!(summary["bytes"].as_u64().unwrap() + summary["missed_bytes"].as_u64().unwrap(), ends, "{summary}");
+    let files = files(dir.path());
+    assert_eq!(files.len(), 3, "the beginning and the end of one partition, the end of the other: {files:?}");
+    assert_eq!(export(&broker, dir.path(), &["--format", "jsonl"])["missed_bytes"], 0);
+}
+
+#[test]
+fn raw_files_have_whole_sets_only_whatever_is_damaged() {
+    let mut broker = Broker::start(BrokerOptions::new());
+    let sizes = ["--segment-bytes", "64KiB", "--set-bytes-max", "32KiB", "--message-bytes-max", "32KiB"];
+    ok(&broker, &[&["topic", "create", "t"][..], &sizes].concat());
+    ok(&broker, &["topic", "create", "copy"]);
+    produce(&broker, &[], &numbers(0, 8_000));
+    broker.stop();
+    let file = OpenOptions::new().write(true).open(&segments(&broker, 0)[0]).unwrap();
+    file.write_all_at(&[0xff; 8], 20_000).unwrap();
+    broker.restart();
+    let dir = TestDir::new("export");
+    let to = dir.path().to_str().unwrap();
+    let finished = cli(&broker, &["--json", "export", "t", "--format", "raw", "--to", to]);
+    assert_eq!(finished.status.code(), Some(1), "{}", finished.stderr);
+    let exported: serde_json::Value = serde_json::from_slice(&finished.stdout).unwrap();
+    // The damaged one, and what its set has besides.
+    assert!(exported["damaged"].as_u64().unwrap() > 10, "{exported}");
+    let imported = json(&broker, &["--json", "import", to, "--topic", "copy"]);
+    assert_eq!(imported["acknowledged"], exported["messages"], "{exported}");
+    let copied = String::from_utf8(ok(&broker, &["consume", "copy", "--exit-at-end"])).unwrap();
+    let copied: Vec<u32> = copied.lines().map(|line| line.parse().unwrap()).collect();
+    assert!(copied.len() > 5_000 && copied.is_sorted_by(|one, other| one < other) && copied.last() == Some(&7_999));
 }
 
 /// A Python that reads Parquet, and by which module.

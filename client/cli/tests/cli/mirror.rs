@@ -299,7 +299,7 @@ fn an_exact_mirror_stops_with_a_report_at_a_damaged_message() {
     stop(running);
 }
 
-fn segments(broker: &Broker, partition: u32) -> Vec<PathBuf> {
+pub(crate) fn segments(broker: &Broker, partition: u32) -> Vec<PathBuf> {
     let topic = std::fs::read_dir(broker.data_dir()).unwrap().map(|entry| entry.unwrap().path());
     let mut topic = topic.filter(|path| path.file_name().unwrap().to_string_lossy().starts_with("t~"));
     let partition = topic.next().unwrap().join(partition.to_string());

@@ -1,0 +1,97 @@
+//! Where a partition's next file begins: behind the newest one, whatever else is running. Where there is none, where this
+//! run or the group has got to; else where it is told. What retention has taken in between is counted, once.
+
+use std::collections::BTreeMap;
+
+use corelane_client::{Find, Found};
+
+use super::Summary;
+use super::file::next_position;
+use super::load::Load;
+use super::names::{self, Exported, Files};
+use super::now_ms;
+use crate::error::CliError;
+use crate::parse::place::Place;
+
+/// Where a partition's next file begins.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Begin {
+    /// How far it was exported before, if that is known: what is missing from there on was taken by retention.
+    after: Option<u64>,
+    pub(super) position: u64,
+}
+
+impl Load<'_> {
+    pub(super) async fn find_begin(&self) -> Result<Begin, CliError> {
+        let (args, partition, epoch) = (self.args, self.partition, self.epoch);
+        let found = names::find(&args.to, args.format).map_err(|cause| self.failed(cause))?;
+        let bounds = self.client.admin().find(&args.topic, partition, Find::Latest).await?;
+        let newest = found.get(&self.of).and_then(|files| files.last_key_value());
+        let after = match newest {
+            Some((first, path)) if first.epoch == epoch => {
+                let next = next_position(path, *first, args.format);
+                Some(next.map_err(|cause| CliError::File { path: path.clone(), cause })?)
+            }
+            Some((first, path)) if first.epoch > epoch => {
+                return Err(CliError::Argument(format!(
+                    "{} is of epoch {}, and {}/{partition} has epoch {epoch}: it belongs to another topic, or to a later life",
+                    path.display(),
+                    first.epoch,
+                    args.topic
+                )));
+            }
+            // This run has been here before.
+            _ if self.begin.is_some() => self.begin.map(|begin| begin.after.unwrap_or(begin.position)),
+            // The log began again, or the topic was created again: all of it is new.
+            Some(_) => return Ok(Begin { after: None, position: bounds.start }),
+            None if self.is_created_again(&found) => return Ok(Begin { after: None, position: bounds.start }),
+            None => self.group.and_then(|group| group.committed(partition, epoch)),
+        };
+        match after {
+            Some(next) if next > bounds.end => Err(CliError::Argument(format!(
+                "the files of {}/{partition} end at {next}, and the log at {}: they belong to another topic",
+                args.topic, bounds.end
+            ))),
+            Some(next) => Ok(Begin { after, position: next.max(bounds.start) }),
+            None => Ok(Begin { after, position: self.first_position(&bounds).await? }),
+        }
+    }
+
+    /// Where `--from` says to begin.
+    async fn first_position(&self, bounds: &Found) -> Result<u64, CliError> {
+        let find = match self.args.begin.from {
+            Place::Earliest => Find::Earliest,
+            Place::Latest => Find::Latest,
+            Place::Position(position) => return Ok(position.clamp(bounds.start, bounds.end)),
+            Place::Time(moment) => Find::TimeMs(moment.unix_ms(now_ms())),
+        };
+        Ok(self.client.admin().find(&self.args.topic, self.partition, find).await?.position)
+    }
+
+    /// Whether the files that are there are of another topic of this name; tells so.
+    fn is_created_again(&self, found: &BTreeMap<Exported, Files>) -> bool {
+        let Exported { topic, id, partition } = &self.of;
+        let is_other = |of: &&Exported| of.topic == *topic && of.partition == *partition && of.id != *id;
+        let Some(other) = found.keys().find(is_other) else { return false };
+        eprintln!(
+            "corelane: topic {topic} was created again: the files of {topic}-{} are of an earlier one, partition \
+             {partition} begins at its start",
+            other.id
+        );
+        true
+    }
+
+    /// Tells and counts what retention has taken before the next file could begin.
+    pub(super) fn count_missed(&mut self, begin: Begin, summary: &mut Summary) {
+        let Some(after) = begin.after else { return };
+        let missed = begin.position.saturating_sub(after.max(self.settled_until));
+        if missed > 0 {
+            eprintln!(
+                "corelane: retention has taken {missed} bytes of {}/{} before they were exported",
+                self.args.topic, self.partition
+            );
+            summary.missed_bytes += missed;
+            self.settled_until = begin.position;
+        }
+    }
+}
