@@ -92,10 +92,13 @@ pub(crate) struct ExportArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Publishes the messages of every file in the directory, partition by partition, in their order; with their keys, headers and \
-times. Each goes to the partition that it came from if the topic has as many, else where its key belongs. Files of the raw \
-format are published set by set, as they are.
+times. If the topic has as many partitions as the one that was exported (a hidden file beside the others says how many), each \
+goes to the one that it came from; else it goes where its key belongs, and what has no key stays in order. Files of the raw \
+format are published set by set, as they are, and need as many partitions.
 
-Nothing keeps what was imported already: a second run publishes everything again.
+A directory with files of several topics, or in several formats, is refused unless one is named; so are those of a topic and \
+of another one that was created under its name later. Nothing keeps what was imported already: a second run publishes \
+everything again.
 
 Examples:
   corelane import /warehouse/page-views --topic page-views-again
@@ -107,6 +110,22 @@ pub(crate) struct ImportArgs {
     /// The topic to publish to; it must exist
     #[arg(long, value_name = "TOPIC")]
     pub(super) topic: String,
+
+    /// Of which topic the files are, where there are several
+    #[arg(long, value_name = "TOPIC")]
+    pub(super) source_topic: Option<String>,
+
+    /// The 8 digits of the topic's id in the files' names, where a topic was deleted and created again
+    #[arg(long, value_name = "ID")]
+    pub(super) topic_id: Option<String>,
+
+    /// In which format the files are, where there are several
+    #[arg(long, value_name = "FORMAT", value_enum)]
+    pub(super) format: Option<FileFormat>,
+
+    /// Publish each message to the partition of the number that it came from, however many there were
+    #[arg(long)]
+    pub(super) keep_partitions: bool,
 
     /// How sets are compressed; those of raw files stay as they are
     #[arg(long, value_name = "CODEC", value_enum, default_value_t)]

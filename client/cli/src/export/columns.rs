@@ -2,7 +2,7 @@
 //! (no Arrow). The file's own metadata says where the next file begins.
 
 use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::io::{self, BufWriter, Write};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -19,6 +19,7 @@ use parquet::record::{Field, Row};
 use parquet::schema::parser::parse_message_type;
 use parquet::schema::types::ColumnPath;
 
+use super::reading::Piece;
 use super::record::Loaded;
 
 /// What one row looks like. Signed numbers, since not every reader has others.
@@ -182,12 +183,12 @@ pub(super) fn next_position(path: &Path) -> Result<u64, ParquetError> {
 }
 
 /// Reads the messages of a file, one after the other.
-pub(super) fn read(path: &Path, mut each: impl FnMut(Loaded) -> bool) -> Result<(), ParquetError> {
-    for row in open(path)?.get_row_iter(None)? {
-        let row = row?;
-        let foreign = |Foreign| ParquetError::General(format!("this is no exported message: {row}"));
-        let message = loaded(&row).map_err(foreign)?;
-        if !each(message) {
+pub(super) fn read(path: &Path, mut each: impl FnMut(Piece) -> bool) -> io::Result<()> {
+    let reader = open(path).map_err(io::Error::other)?;
+    for (number, row) in (1_u64..).zip(reader.get_row_iter(None).map_err(io::Error::other)?) {
+        let row = row.map_err(|error| io::Error::other(format!("row {number}: {error}")))?;
+        let foreign = |Foreign| io::Error::other(format!("row {number}: this is no exported message: {row}"));
+        if !each(Piece::Message(loaded(&row).map_err(foreign)?)) {
             break;
         }
     }

@@ -1,44 +1,39 @@
 //! `import`: the messages of exported files, published again, partition by partition in their order.
 
-use std::fs::{self, File};
-use std::io::{self, BufRead, BufReader};
-use std::path::{Path, PathBuf};
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use corelane_client::{Acks, PreparedSet, Producer, Record, SendError};
-use corelane_proto::message::{MESSAGE_BYTES_LIMIT, Message};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
-use tokio::sync::mpsc;
+use tokio::runtime::Handle;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 use super::args::{FileFormat, ImportArgs};
-use super::columns;
-use super::names;
-use super::record::{Loaded, from_json};
+use super::reading::{Piece, read};
+use super::record::Loaded;
+use super::sources::{self, Source, Sources};
 use crate::args::Shared;
 use crate::error::CliError;
 use crate::output::print_json;
 use crate::parse::size::format_size;
 use crate::signals::Signals;
 
-/// Messages that are read ahead of the producer.
-const AHEAD: usize = 1024;
+/// Bytes that are read ahead of the producer.
+const AHEAD_BYTES: usize = 16 << 20;
 /// How long a message may take to be acknowledged, at the end all of them.
 const PATIENCE: Duration = Duration::from_mins(5);
-
-/// What a file gives.
-enum Piece {
-    Message(Loaded),
-    /// A set as it is.
-    Set(Vec<u8>),
-}
 
 #[derive(Debug, Default, Serialize)]
 struct Summary {
     topic: String,
     files: u64,
-    /// Messages; of raw files, a compressed set counts as one.
+    /// Messages that were read.
     messages: u64,
+    /// Of them; as long as not all are, a compressed set of a raw file counts as one.
     acknowledged: u64,
     /// Bytes of the files.
     bytes: u64,
@@ -48,7 +43,7 @@ struct Summary {
 pub(super) async fn run(shared: &Shared, args: &ImportArgs) -> Result<(), CliError> {
     let mut signals = Signals::listen().map_err(|cause| CliError::System { what: "signals", cause })?;
     let started = Instant::now();
-    let files = files(&args.directory)?;
+    let sources = sources::find(args)?;
     let client = shared.connect().await?;
     let producer = client.producer().acks(Acks::Durable).delivery_timeout(PATIENCE);
     let producer = producer.compression(args.compression.into()).build()?;
@@ -56,15 +51,17 @@ pub(super) async fn run(shared: &Shared, args: &ImportArgs) -> Result<(), CliErr
         SendError::Topic { cause, .. } => CliError::from(cause),
         other => CliError::Argument(other.to_string()),
     })?;
+    sources.check(&args.topic, partitions, args.keep_partitions)?;
     let mut summary = Summary { topic: args.topic.clone(), ..Summary::default() };
-    let bytes = files.iter().filter_map(|file| fs::metadata(&file.path).ok()).map(|metadata| metadata.len()).sum();
+    let bytes =
+        sources.files.iter().filter_map(|file| fs::metadata(&file.path).ok()).map(|metadata| metadata.len()).sum();
     let style = ProgressStyle::with_template("{bar:30} {binary_bytes} of {binary_total_bytes}, {eta} to go");
     let bar = ProgressBar::with_draw_target(Some(bytes), ProgressDrawTarget::stderr())
         .with_style(style.expect("a constant template is valid"));
     let work = async {
-        for file in files {
-            let bytes = fs::metadata(&file.path).map_or(0, |metadata| metadata.len());
-            publish(&producer, &args.topic, partitions, file, &mut summary).await?;
+        for source in &sources.files {
+            let bytes = fs::metadata(&source.path).map_or(0, |metadata| metadata.len());
+            publish(&producer, args, partitions, (&sources, source), &mut summary).await?;
             summary.files += 1;
             summary.bytes += bytes;
             bar.inc(bytes);
@@ -77,7 +74,7 @@ pub(super) async fn run(shared: &Shared, args: &ImportArgs) -> Result<(), CliErr
     };
     let report = producer.close(PATIENCE).await;
     bar.finish_and_clear();
-    summary.acknowledged = report.acknowledged;
+    summary.acknowledged = if report.is_complete() { summary.messages } else { report.acknowledged };
     summary.seconds = started.elapsed().as_secs_f64();
     if shared.json {
         print_json(&summary)?;
@@ -96,62 +93,27 @@ pub(super) async fn run(shared: &Shared, args: &ImportArgs) -> Result<(), CliErr
     Err(CliError::NotPublished { failed, messages: summary.messages, cause })
 }
 
-/// A file to import.
-struct Source {
-    path: PathBuf,
-    format: FileFormat,
-    partition: u32,
-}
-
-/// All files, by topic and partition, in order; a topic was exported in one format.
-fn files(directory: &Path) -> Result<Vec<Source>, CliError> {
-    let mut sources = Vec::new();
-    for format in [FileFormat::Parquet, FileFormat::Jsonl, FileFormat::Raw] {
-        let found =
-            names::find(directory, format).map_err(|cause| CliError::File { path: directory.to_owned(), cause })?;
-        for (names::Exported { partition, .. }, files) in found {
-            sources.extend(files.into_values().map(|path| Source { path, format, partition }));
-        }
-    }
-    if sources.is_empty() {
-        let reason = format!("{}: there are no exported files in it", directory.display());
-        return Err(CliError::Argument(reason));
-    }
-    Ok(sources)
-}
-
-/// Publishes one file. It is read by a thread of its own, a bounded number of messages ahead.
+/// Publishes one file. It is read by a thread of its own, a bounded number of bytes ahead.
 async fn publish(
     producer: &Producer,
-    topic: &str,
+    args: &ImportArgs,
     partitions: u32,
-    source: Source,
+    (sources, source): (&Sources, &Source),
     summary: &mut Summary,
 ) -> Result<(), CliError> {
     let Source { path, format, partition } = source;
-    let (sender, mut pieces) = mpsc::channel(AHEAD);
-    let of_file = path.clone();
-    let reading =
-        tokio::task::spawn_blocking(move || read(&of_file, format, |piece| sender.blocking_send(piece).is_ok()));
-    let place = (partition < partitions).then_some(partition);
-    while let Some(piece) = pieces.recv().await {
-        let sent = match piece {
+    let mut pieces = read_ahead(path.clone(), *format);
+    while let Some((piece, _memory)) = pieces.recv().await {
+        let sent = match piece.map_err(|cause| CliError::File { path: path.clone(), cause })? {
             Piece::Message(message) => {
                 summary.messages += 1;
-                producer.send(record(topic, place, &message)).await
+                let place = sources.place(*partition, message.key.is_some(), partitions, args.keep_partitions);
+                producer.send(record(&args.topic, place, &message)).await
             }
-            Piece::Set(bytes) => {
-                let Some(partition) = place else {
-                    return Err(CliError::Argument(format!(
-                        "{}: {topic} has {partitions} partitions, and raw files go back to their own, {partition}",
-                        path.display()
-                    )));
-                };
-                match PreparedSet::new(topic, partition, bytes) {
-                    Ok(set) => {
-                        summary.messages += u64::from(set.messages());
-                        producer.send_set(set).await
-                    }
+            Piece::Set(bytes, messages) => {
+                summary.messages += messages;
+                match PreparedSet::new(&args.topic, *partition, bytes) {
+                    Ok(set) => producer.send_set(set).await,
                     Err(error) => Err(error),
                 }
             }
@@ -159,8 +121,29 @@ async fn publish(
         // Its fate is counted by the producer.
         drop(sent.map_err(|error| CliError::Argument(format!("{}: {error}", path.display())))?);
     }
-    let read = reading.await.expect("a reader neither panics nor is cancelled");
-    read.map_err(|cause| CliError::File { path, cause })
+    Ok(())
+}
+
+/// A piece of a file, or why there is none; and its share of the memory for what is read ahead.
+type Ahead = (io::Result<Piece>, Option<OwnedSemaphorePermit>);
+
+/// Reads a file on a thread of its own, which ends when nobody receives any more.
+fn read_ahead(path: PathBuf, format: FileFormat) -> mpsc::UnboundedReceiver<Ahead> {
+    let (sender, receiver) = mpsc::unbounded_channel();
+    let (memory, runtime) = (Arc::new(Semaphore::new(AHEAD_BYTES)), Handle::current());
+    tokio::task::spawn_blocking(move || {
+        let read = read(&path, format, |piece| {
+            let bytes = piece.bytes().clamp(1, AHEAD_BYTES);
+            let permit = memory.clone().acquire_many_owned(u32::try_from(bytes).unwrap_or(u32::MAX));
+            let permit = runtime.block_on(permit).expect("nobody closes it");
+            sender.send((Ok(piece), Some(permit))).is_ok()
+        });
+        if let Err(error) = read {
+            // Whoever has left does not want to know.
+            let _ = sender.send((Err(error), None));
+        }
+    });
+    receiver
 }
 
 fn record<'a>(topic: &'a str, partition: Option<u32>, message: &'a Loaded) -> Record<'a> {
@@ -181,43 +164,31 @@ fn record<'a>(topic: &'a str, partition: Option<u32>, message: &'a Loaded) -> Re
     record
 }
 
-/// Reads a file until it ends or `each` wants no more.
-fn read(path: &Path, format: FileFormat, mut each: impl FnMut(Piece) -> bool) -> io::Result<()> {
-    match format {
-        FileFormat::Parquet => columns::read(path, |message| each(Piece::Message(message))).map_err(io::Error::other),
-        FileFormat::Jsonl => {
-            let mut reader = BufReader::new(File::open(path)?);
-            let mut line = Vec::new();
-            while reader.read_until(b'\n', &mut line)? > 0 {
-                let (_, message) = from_json(&line).map_err(io::Error::other)?;
-                line.clear();
-                if !each(Piece::Message(message)) {
-                    break;
-                }
-            }
-            Ok(())
-        }
-        FileFormat::Raw => read_sets(&mut BufReader::with_capacity(1 << 20, File::open(path)?), each),
-    }
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// Reads sets, message by message.
-fn read_sets(reader: &mut impl BufRead, mut each: impl FnMut(Piece) -> bool) -> io::Result<()> {
-    let mut set = Vec::new();
-    while !reader.fill_buf()?.is_empty() {
-        let from = set.len();
-        set.resize(from + 4, 0);
-        reader.read_exact(&mut set[from..])?;
-        let length = u32::from_le_bytes(set[from..].try_into().expect("four bytes"));
-        if !(4..=MESSAGE_BYTES_LIMIT).contains(&length) {
-            return Err(io::Error::other(format!("a message cannot have {length} bytes")));
+    #[tokio::test]
+    async fn what_is_read_ahead_is_bounded_by_its_bytes() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("large.jsonl");
+        let value = "x".repeat(1 << 20);
+        let line = format!("{{\"position\":0,\"timestamp_ms\":1,\"key\":null,\"value\":\"{value}\"}}\n");
+        fs::write(&path, line.repeat(40)).unwrap();
+        let mut pieces = read_ahead(path, FileFormat::Jsonl);
+        let mut held = Vec::new();
+        // Nothing more comes while these are held.
+        while let Ok(piece) = tokio::time::timeout(Duration::from_millis(300), pieces.recv()).await {
+            held.push(piece.unwrap());
         }
-        set.resize(from + length as usize, 0);
-        reader.read_exact(&mut set[from + 4..])?;
-        let message = Message::parse(&set[from..], MESSAGE_BYTES_LIMIT).map_err(io::Error::other)?;
-        if message.is_last() && !each(Piece::Set(std::mem::take(&mut set))) {
-            return Ok(());
+        let bytes: usize = held.iter().map(|(piece, _)| piece.as_ref().unwrap().bytes()).sum();
+        assert!(!held.is_empty() && bytes <= AHEAD_BYTES, "{bytes}");
+        let mut count = held.len();
+        drop(held);
+        while let Some((piece, _memory)) = pieces.recv().await {
+            piece.unwrap();
+            count += 1;
         }
+        assert_eq!(count, 40);
     }
-    if set.is_empty() { Ok(()) } else { Err(io::Error::other("it ends in the middle of a set")) }
 }

@@ -9,7 +9,10 @@ mod group;
 mod import;
 mod load;
 mod names;
+mod origin;
+mod reading;
 mod record;
+mod sources;
 mod whole;
 
 use std::fmt::Write;
@@ -28,6 +31,7 @@ use crate::signals::Signals;
 pub(crate) use args::{ExportArgs, ImportArgs};
 use group::Group;
 use load::Load;
+use origin::Origin;
 
 /// What a run has done.
 #[derive(Debug, Default, Serialize)]
@@ -103,6 +107,8 @@ async fn all(shared: &Shared, args: &ExportArgs, summary: &mut Summary) -> Resul
         Some(name) => Some(Group::look_up(&client, name, &topic.topic).await?),
         None => None,
     };
+    let (id, partitions) = (topic.topic.topic_id.short(), topic.topic.partitions.len() as u32);
+    Origin { partitions }.write(&args.to, &args.topic, &id).map_err(failed)?;
     let bar = bar();
     let mut loads = Vec::new();
     for partition in &topic.topic.partitions {

@@ -13,9 +13,22 @@ pub(super) struct Loaded {
     pub(super) headers: Vec<(String, Option<Vec<u8>>)>,
 }
 
+impl Loaded {
+    /// About how much memory it takes.
+    pub(super) fn bytes(&self) -> usize {
+        let of = |bytes: &Option<Vec<u8>>| bytes.as_ref().map_or(0, Vec::len);
+        let headers: usize = self.headers.iter().map(|(name, value)| size_of_val(name) + name.len() + of(value)).sum();
+        size_of_val(self) + of(&self.key) + of(&self.value) + headers
+    }
+}
+
 /// Reads a line of a JSON file: position and message. An error is a sentence.
 pub(super) fn from_json(line: &[u8]) -> Result<(u64, Loaded), String> {
-    let object: Value = serde_json::from_slice(line).map_err(|error| error.to_string())?;
+    let object: Value = serde_json::from_slice(line).map_err(|error| {
+        // It takes the line for a whole text, whose first line it is.
+        let (text, place) = (error.to_string(), format!(" at line {} column {}", error.line(), error.column()));
+        format!("{}, column {}", text.strip_suffix(&place).unwrap_or(&text), error.column())
+    })?;
     let position = object["position"].as_u64().ok_or("it has no position")?;
     let timestamp_ms = object["timestamp_ms"].as_i64().ok_or("it has no timestamp_ms")?;
     let mut headers = Vec::new();

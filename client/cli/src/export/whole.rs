@@ -11,7 +11,7 @@ use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
 
 /// How names that do not count begin and end.
-const BEGIN: &str = ".corelane-export-";
+pub(super) const BEGIN: &str = ".corelane-export-";
 const END: &str = ".tmp";
 /// Bytes that are gathered before they are written.
 const BUFFER_BYTES: usize = 1 << 20;
@@ -57,7 +57,14 @@ impl Whole {
         Ok(BufWriter::with_capacity(BUFFER_BYTES, self.file.try_clone()?))
     }
 
-    /// Flushes what was written and gives the file its name, durably.
+    /// Flushes what was written and gives the file its name, durably; what has this name is replaced.
+    pub(super) fn replace(self, name: &Path) -> io::Result<()> {
+        self.file.sync_all()?;
+        fs::rename(&self.path, name)?;
+        sync_directory(name.parent().unwrap_or(Path::new(".")))
+    }
+
+    /// Flushes what was written and gives the file its name, durably; none is replaced.
     pub(super) fn name(self, name: &Path) -> io::Result<Named> {
         self.file.sync_all()?;
         let renamed = match renameat_with(CWD, &self.path, CWD, name, RenameFlags::NOREPLACE) {

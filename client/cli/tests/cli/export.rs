@@ -1,6 +1,7 @@
 //! Files for a warehouse: what each run writes, that nothing is there twice or missing however it is killed, that other
 //! programs read the files, and that they come back.
 
+use std::collections::BTreeSet;
 use std::fs::{DirEntry, File, OpenOptions};
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::FileExt;
@@ -86,7 +87,12 @@ fn each_run_writes_what_came_since_and_all_comes_back_in_every_format() {
         let copy = format!("copy-{format}");
         ok(&broker, &["topic", "create", &copy, "--partitions", "2"]);
         let to = to.to_str().unwrap();
-        ok(&broker, &["import", to, "--topic", &copy]);
+        let imported = json(&broker, &["--json", "import", to, "--topic", &copy]);
+        let messages_there = (index + 1) * 4 * 352;
+        assert_eq!(
+            (&imported["messages"], &imported["acknowledged"]),
+            (&messages_there.into(), &messages_there.into())
+        );
         for partition in ["0", "1"] {
             let published = messages(&broker, "t", partition);
             assert_eq!(published.len(), (index + 1) * 2 * 352);
@@ -313,6 +319,79 @@ fn raw_files_have_whole_sets_only_whatever_is_damaged() {
     let copied = String::from_utf8(ok(&broker, &["consume", "copy", "--exit-at-end"])).unwrap();
     let copied: Vec<u32> = copied.lines().map(|line| line.parse().unwrap()).collect();
     assert!(copied.len() > 5_000 && copied.is_sorted_by(|one, other| one < other) && copied.last() == Some(&7_999));
+}
+
+#[test]
+fn an_import_takes_one_topic_of_one_life_in_one_format_and_each_key_to_where_it_belongs() {
+    let broker = broker_with_topic(4);
+    let keyed: Vec<u8> = (0..40).flat_map(|number| format!("k{number}:v{number}\n").into_bytes()).collect();
+    produce(&broker, &["--key-separator", ":", "--compression", "zstd"], &keyed);
+    let dir = TestDir::new("export");
+    let to = dir.path().to_str().unwrap();
+    assert_eq!(export(&broker, dir.path(), &["--format", "jsonl"])["messages"], 40);
+    let places = |topic: &str| -> BTreeSet<String> {
+        let printed = String::from_utf8(ok(&broker, &["consume", topic, "--exit-at-end", "--format", r"%p %k\n"]));
+        printed.unwrap().lines().map(str::to_owned).collect()
+    };
+    for (copy, partitions) in [("same", "4"), ("more", "7"), ("fewer", "3"), ("kept", "7")] {
+        ok(&broker, &["topic", "create", copy, "--partitions", partitions]);
+        let args = ["import", to, "--topic", copy, "--keep-partitions"];
+        ok(&broker, if copy == "kept" { &args } else { &args[..4] });
+    }
+    assert_eq!(places("same"), places("t"));
+    assert_eq!(places("kept"), places("t"));
+    for copy in ["more", "fewer"] {
+        run_with_input(broker.cli().args(["produce", copy, "--key-separator", ":"]), &keyed, DEADLINE).success();
+        assert_eq!(places(copy).len(), 40, "what is published later goes to the same partitions");
+    }
+
+    // Raw sets cannot be parted, so nothing of them goes where there is no room for all.
+    let raw = TestDir::new("export");
+    let from = raw.path().to_str().unwrap();
+    assert_eq!(export(&broker, raw.path(), &["--format", "raw"])["messages"], 40);
+    ok(&broker, &["topic", "create", "none", "--partitions", "2"]);
+    for args in [&["import", from, "--topic", "none"][..], &["import", from, "--topic", "none", "--keep-partitions"]] {
+        let message = fails(&broker, args);
+        assert!(message.contains("nothing was published"), "{message}");
+    }
+    assert!(places("none").is_empty());
+    let message = fails(&broker, &["import", from, "--topic", "more"]);
+    assert!(message.contains("more has 7 partitions, what was exported had 4"), "{message}");
+
+    export(&broker, dir.path(), &["--format", "raw"]);
+    let refused = |args: &[&str], told: &[&str]| {
+        let message = fails(&broker, &[&["import", to, "--topic", "none"][..], args].concat());
+        assert!(told.iter().all(|told| message.contains(told)), "{message}");
+    };
+    refused(&[], &["in several formats: jsonl, raw", "--format"]);
+    let mut of_other = broker.cli();
+    of_other.args(["export", "same", "--format", "jsonl", "--to", to]);
+    run(&mut of_other, DEADLINE).success();
+    refused(&["--format", "jsonl"], &["of several topics: same, t", "--source-topic"]);
+    ok(&broker, &["topic", "delete", "t", "--yes"]);
+    ok(&broker, &["topic", "create", "t"]);
+    produce(&broker, &[], &numbers(0, 5));
+    export(&broker, dir.path(), &["--format", "jsonl"]);
+    let of_t = ["--format", "jsonl", "--source-topic", "t"];
+    refused(&of_t, &["one created after the other", "--topic-id"]);
+    let id = json(&broker, &["--json", "topic", "describe", "t"])["topic_id"].as_str().unwrap()[..8].to_owned();
+    ok(&broker, &[&["import", to, "--topic", "none", "--topic-id", &id][..], &of_t].concat());
+    assert_eq!(ok(&broker, &["consume", "none", "--exit-at-end"]), numbers(0, 5));
+}
+
+#[test]
+fn of_a_topic_that_was_created_again_all_is_exported() {
+    let broker = broker_with_topic(1);
+    for format in ["parquet", "jsonl", "raw"] {
+        let dir = TestDir::new("export");
+        let export = || export(&broker, dir.path(), &["--format", format]);
+        produce(&broker, &[], &numbers(0, 5));
+        assert!(export()["messages"].as_u64().unwrap() > 0);
+        ok(&broker, &["topic", "delete", "t", "--yes"]);
+        ok(&broker, &["topic", "create", "t"]);
+        produce(&broker, &[], &numbers(100, 120));
+        assert_eq!((export()["messages"].clone(), export()["files"].clone()), (20.into(), 0.into()), "{format}");
+    }
 }
 
 /// A Python that reads Parquet, and by which module.
