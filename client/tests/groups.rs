@@ -528,6 +528,19 @@ async fn a_message_in_hand_can_be_committed_while_its_partition_is_to_move() {
 }
 
 #[tokio::test]
+async fn a_member_that_leaves_waits_for_no_marks() {
+    let broker = broker_with(1, 3).await;
+    let mut consumer = member(&broker, |it| it.manual_marks().release_wait(Duration::from_hours(1))).await;
+    let first = next(&mut consumer).await;
+    next(&mut consumer).await;
+    consumer.handle().mark(&first);
+    consumer.leave().await.unwrap();
+    let state = broker.state();
+    assert_eq!(committed(&state, 0), Some(first.next_position()));
+    assert!(state.group.members.is_empty());
+}
+
+#[tokio::test]
 async fn a_commit_that_is_refused_for_its_fence_is_told_and_the_partition_is_claimed_again() {
     let broker = broker_with(1, 4).await;
     let mut consumer = member(&broker, GroupConsumerBuilder::manual_commit).await;

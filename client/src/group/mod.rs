@@ -110,6 +110,11 @@ impl GroupMessage {
         self.fence
     }
 
+    /// The topic's lasting id.
+    pub fn topic_id(&self) -> TopicId {
+        self.topic_id
+    }
+
     /// The epoch that its position belongs to.
     pub fn epoch(&self) -> u32 {
         self.epoch
@@ -336,6 +341,18 @@ impl GroupConsumer {
     /// [`GroupError::NotCommitted`] with the partitions whose last position could not be committed.
     pub async fn close(self) -> Result<(), GroupError> {
         self.shared().state().put_down();
+        self.handle.begin_to_close();
+        self.handle.closed().await
+    }
+
+    /// [Closes](Self::close) a member whose program will mark nothing more: with
+    /// [`manual_marks`](GroupConsumerBuilder::manual_marks), what it got and did not mark is not waited for, and comes again
+    /// to whoever reads the partition next.
+    ///
+    /// # Errors
+    /// As [`GroupConsumer::close`].
+    pub async fn leave(self) -> Result<(), GroupError> {
+        self.shared().state().give_up();
         self.handle.begin_to_close();
         self.handle.closed().await
     }

@@ -187,6 +187,12 @@ impl State {
         self.in_hand = None;
     }
 
+    /// The program will mark nothing more: no release waits for it.
+    pub(super) fn give_up(&mut self) {
+        self.abandon();
+        self.release_wait = Duration::ZERO;
+    }
+
     /// Everything below `next` was processed under this fence.
     pub(super) fn mark(&mut self, key: Key, fence: u64, next: Place) {
         if let Some(tenure) = self.tenures.get_mut(&key)

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
+use regex::Regex;
 
 use super::rename::{Rename, renamed};
 use crate::parse::duration::parse_timeout;
@@ -23,7 +24,7 @@ order within a partition.
 Where source and target have as many partitions, each partition is copied to the one of its number; else messages go where \
 their keys belong. Topics that the target lacks are created with the source's partitions and settings. A message that was in \
 the target's cluster before is not taken back to it, so two clusters can mirror each other: each message carries where it \
-comes from in a header, corelane-origin: CLUSTER/TOPIC/PARTITION/EPOCH/POSITION.
+comes from in a header, corelane-origin: CLUSTER/TOPIC/TOPIC-ID/PARTITION/EPOCH/POSITION.
 
 With --exact the target is the same log: the same bytes at the same positions, compressed sets included, in a topic that \
 nobody else publishes to. What cannot be copied so (a damaged message, a log that began again, positions that retention \
@@ -41,6 +42,10 @@ pub(crate) struct MirrorArgs {
 
     #[command(flatten)]
     pub(super) run: RunArgs,
+
+    // The sides are named by --from and --to; what every command takes would say nothing here, so it is not shown.
+    #[arg(long, global = true, hide = true, value_delimiter = ',')]
+    broker: Vec<String>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -68,8 +73,8 @@ pub(super) struct Between {
     to: Option<String>,
 
     /// The topics whose whole name matches this regular expression, those that are created later too
-    #[arg(long, value_name = "PATTERN", required = true)]
-    topics: Option<String>,
+    #[arg(long, value_name = "PATTERN", required = true, value_parser = parse_pattern)]
+    topics: Option<Regex>,
 
     /// What topics are called in the target; `*` stands for the same text on both sides; may be repeated, the first that
     /// fits counts [default: as in the source]
@@ -95,8 +100,15 @@ impl Between {
         self.to.as_deref().unwrap_or_default()
     }
 
+    /// As it was given; a group's pattern matches whole names, too.
     pub(super) fn topics(&self) -> &str {
-        self.topics.as_deref().unwrap_or_default()
+        let whole = self.topics.as_ref().map_or("", Regex::as_str);
+        whole.strip_prefix(WHOLE.0).and_then(|rest| rest.strip_suffix(WHOLE.1)).unwrap_or_default()
+    }
+
+    /// Whether a topic of the source is to be copied.
+    pub(super) fn is_meant(&self, topic: &str) -> bool {
+        self.topics.as_ref().is_some_and(|pattern| pattern.is_match(topic))
     }
 
     /// The name of a topic in the target.
@@ -149,6 +161,15 @@ impl RunArgs {
     pub(super) fn group(&self) -> &str {
         self.group.as_deref().unwrap_or_default()
     }
+}
+
+/// What makes a pattern match whole names.
+const WHOLE: (&str, &str) = ("^(?:", ")$");
+
+fn parse_pattern(text: &str) -> Result<Regex, String> {
+    // Alone first: what is wrong is to be shown as it was given.
+    Regex::new(text).map_err(|error| error.to_string())?;
+    Regex::new(&format!("{}{text}{}", WHOLE.0, WHOLE.1)).map_err(|error| error.to_string())
 }
 
 /// Reads a rate: a size that is not 0.

@@ -39,6 +39,21 @@ struct Line {
     first: u64,
 }
 
+/// A place in the source at which the mirror may have to stop.
+#[derive(Clone, Copy)]
+pub(super) struct At<'m> {
+    pub(super) topic: &'m str,
+    pub(super) partition: u32,
+    /// None: nothing was read yet.
+    pub(super) position: Option<u64>,
+}
+
+impl<'m> At<'m> {
+    fn of(message: &'m GroupMessage) -> Self {
+        Self { topic: message.topic(), partition: message.partition(), position: Some(message.position()) }
+    }
+}
+
 /// See the head of this file.
 pub(super) struct Exact<'a> {
     sides: &'a Sides,
@@ -60,7 +75,7 @@ impl<'a> Exact<'a> {
         let (topic, partition) = (message.topic().to_owned(), message.partition());
         let key = (topic, partition);
         if self.lines.get(&key).is_none_or(|line| line.fence != message.fence()) {
-            let next = self.begin(message, name).await?;
+            let next = patiently(async || self.begin(At::of(message), name).await).await?;
             let (fence, epoch) = (message.fence(), message.epoch());
             self.lines.insert(key.clone(), Line { fence, epoch, next, set: Vec::new(), first: next });
             if next != message.position() {
@@ -80,43 +95,42 @@ impl<'a> Exact<'a> {
         }
         let first = line.first;
         let set = PreparedSet::new(name, partition, std::mem::take(&mut line.set));
-        let set = set.map_err(|error| stopped(message, &format!("the set that begins at {first}: {error}")))?;
+        let set = set.map_err(|error| stopped(At::of(message), &format!("the set that begins at {first}: {error}")))?;
         Ok(Step::Publish { first, set: set.expected_id(first) })
     }
 
-    /// Where to go on: at the target's end, if what lies before it is the source's.
-    async fn begin(&self, message: &GroupMessage, name: &str) -> Result<u64, CliError> {
-        let partition = message.partition();
+    /// Where to go on with a partition, whatever is committed: at the target's end, if what lies before it is the source's.
+    /// Does not wait for a side that does not answer.
+    pub(super) async fn begin(&self, at: At<'_>, name: &str) -> Result<u64, CliError> {
+        let partition = at.partition;
         let target = flushed(&self.sides.target, name, partition).await?;
-        let source = find(&self.sides.source, message.topic(), partition, Find::Latest).await?;
+        let source = find(&self.sides.source, at.topic, partition, Find::Latest).await?;
         if target.end > source.visible_end {
             let reason =
                 format!("{name}/{partition} in the target ends at {}, beyond {}", target.end, source.visible_end);
-            return Err(stopped(message, &format!("{reason}: it is no copy of this log, or of an earlier life of it")));
+            return Err(stopped(at, &format!("{reason}: it is no copy of this log, or of an earlier life of it")));
         }
         if target.end < source.start {
             let reason = format!("{name}/{partition} in the target ends at {}", target.end);
-            return Err(stopped(message, &format!("{reason}, and retention has taken all below {}", source.start)));
+            return Err(stopped(at, &format!("{reason}, and retention has taken all below {}", source.start)));
         }
         // The last messages of the copy tell whether it is one.
         let last = find(&self.sides.target, name, partition, Find::LastMessages(COMPARED_MESSAGES)).await?;
         let from = last.position.max(source.start).max(target.start);
-        self.compare(message, name, from, target.end).await?;
+        self.compare(at, name, from, target.end).await?;
         Ok(target.end)
     }
 
     /// Stops where the target has anything else than the source between two positions.
-    async fn compare(&self, message: &GroupMessage, name: &str, from: u64, until: u64) -> Result<(), CliError> {
-        let partition = message.partition();
+    async fn compare(&self, at: At<'_>, name: &str, from: u64, until: u64) -> Result<(), CliError> {
+        let partition = at.partition;
         let places = [
-            Place { client: &self.sides.source, topic: message.topic(), partition },
+            Place { client: &self.sides.source, topic: at.topic, partition },
             Place { client: &self.sides.target, topic: name, partition },
         ];
         match compare::places(places, from, until).await?.difference {
             None => Ok(()),
-            Some(difference) => {
-                Err(stopped(message, &format!("{name}/{partition} in the target is no copy: {difference}")))
-            }
+            Some(difference) => Err(stopped(at, &format!("{name}/{partition} in the target is no copy: {difference}"))),
         }
     }
 
@@ -129,10 +143,11 @@ impl<'a> Exact<'a> {
             return Ok(false);
         }
         let found = loop {
-            let found = find(&self.sides.target, name, message.partition(), Find::Latest).await?;
+            let target = &self.sides.target;
+            let found = patiently(async || find(target, name, message.partition(), Find::Latest).await).await?;
             if found.visible_end >= message.next_position() {
                 // What reaches as far may be somebody else's.
-                self.compare(message, name, failed.on_its_way.first, message.next_position()).await?;
+                self.compare(At::of(message), name, failed.on_its_way.first, message.next_position()).await?;
                 return Ok(true);
             }
             if found.visible_end == found.end {
@@ -142,7 +157,7 @@ impl<'a> Exact<'a> {
         };
         let (first, end, partition) = (failed.on_its_way.first, found.end, message.partition());
         let reason = format!("the set at {first} was refused: {name}/{partition} in the target ends at {end}");
-        Err(stopped(message, &format!("{reason}; somebody else publishes there, or it has lost what it had")))
+        Err(stopped(At::of(message), &format!("{reason}; somebody else publishes there, or it has lost what it had")))
     }
 }
 
@@ -151,12 +166,12 @@ impl Line {
     fn check(&self, message: &GroupMessage) -> Result<(), CliError> {
         if message.epoch() != self.epoch {
             let (epoch, before) = (message.epoch(), self.epoch);
-            return Err(stopped(message, &format!("the log began again: epoch {epoch} follows {before}")));
+            return Err(stopped(At::of(message), &format!("the log began again: epoch {epoch} follows {before}")));
         }
         if message.position() != self.next {
             let (missing, next) = (message.position().abs_diff(self.next), self.next);
             let reason = format!("the {missing} bytes from {next} on cannot be read");
-            return Err(stopped(message, &format!("{reason}: they are damaged, or retention has taken them")));
+            return Err(stopped(At::of(message), &format!("{reason}: they are damaged, or retention has taken them")));
         }
         Ok(())
     }
@@ -173,21 +188,26 @@ async fn flushed(client: &Client, topic: &str, partition: u32) -> Result<Found, 
     }
 }
 
-/// Asks until there is an answer, or a refusal that no retry can help.
 async fn find(client: &Client, topic: &str, partition: u32, what: Find) -> Result<Found, CliError> {
+    Ok(client.admin().find(topic, partition, what).await?)
+}
+
+/// Tries until it works, or a refusal comes that no retry can help.
+async fn patiently<T>(attempt: impl AsyncFn() -> Result<T, CliError>) -> Result<T, CliError> {
     loop {
-        match client.admin().find(topic, partition, what).await {
-            Err(error) if error.is_retryable() => {
+        match attempt().await {
+            Err(CliError::Call(error)) if error.is_retryable() => {
                 eprintln!("corelane: {error}; still trying");
                 tokio::time::sleep(PAUSE).await;
             }
-            other => return Ok(other?),
+            other => return other,
         }
     }
 }
 
 /// The report with which the mirror stops.
-fn stopped(message: &GroupMessage, reason: &str) -> CliError {
-    let (topic, partition, position) = (message.topic(), message.partition(), message.position());
-    CliError::Mirror(format!("{topic}/{partition} cannot be copied exactly, at position {position}: {reason}"))
+fn stopped(at: At<'_>, reason: &str) -> CliError {
+    let At { topic, partition, position } = at;
+    let place = position.map(|position| format!(", at position {position}")).unwrap_or_default();
+    CliError::Mirror(format!("{topic}/{partition} cannot be copied exactly{place}: {reason}"))
 }

@@ -2,25 +2,24 @@
 //! stable storage. Whichever side is away, the loop waits; only what no retry can help ends it.
 
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::pin::pin;
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use corelane_client::{
-    Acks, ConsumeError, DeliveryError, DeliveryFuture, GroupConsumer, GroupError, GroupMessage, Producer, Record,
-    SendError,
-};
+use corelane_client::{Acks, ConsumeError, GroupConsumer, GroupError, GroupMessage, Producer, Start};
 use tokio::sync::Notify;
 
 use super::Sides;
 use super::args::RunArgs;
-use super::exact::{Exact, Step};
-use super::origin::{HEADER, Origin, is_back, way};
+use super::claims::Claims;
+use super::exact::{At, Exact, Step};
+use super::origin::{Origin, is_back, way};
 use super::pending::Pending;
 use super::progress::Progress;
+use super::publish::{publish, record, stopped};
 use super::rate::Rate;
-use super::targets::{Target, Targets};
+use super::targets::Targets;
 use crate::args::Shared;
 use crate::consume::poll_once;
 use crate::error::CliError;
@@ -36,29 +35,11 @@ const RELEASE_WAIT: Duration = Duration::from_secs(10);
 const BUFFER_BYTES: usize = 16 << 20;
 /// Acknowledgements are looked at after so many messages.
 const SETTLE_EVERY: u32 = 256;
-/// Between two attempts at something that failed.
+/// Between two attempts to begin with a partition.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// The topics of which partitions were claimed and whose target was not looked at since.
-#[derive(Default)]
-struct Claims {
-    topics: Mutex<BTreeSet<String>>,
-    /// Looked at for each message, so without the lock.
-    is_some: AtomicBool,
-    changed: Notify,
-}
-
-impl Claims {
-    fn add(&self, topic: &str) {
-        self.topics.lock().unwrap_or_else(PoisonError::into_inner).insert(topic.to_owned());
-        self.is_some.store(true, Ordering::Release);
-        self.changed.notify_one();
-    }
-
-    fn take(&self) -> BTreeSet<String> {
-        std::mem::take(&mut self.topics.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-}
+/// How long a run that has failed waits for what is on its way.
+const LAST_WAIT: Duration = Duration::from_secs(1);
 
 /// Everything that the loop works on.
 pub(super) struct Job<'a> {
@@ -73,6 +54,8 @@ pub(super) struct Job<'a> {
     /// None: messages are published anew.
     exact: Option<Exact<'a>>,
     claims: Arc<Claims>,
+    /// Partitions whose target was not asked yet where to go on with an exact copy.
+    to_begin: BTreeSet<(String, u32)>,
     acknowledged: Arc<Notify>,
     rate: Option<Rate>,
     progress: Progress,
@@ -94,7 +77,7 @@ impl<'a> Job<'a> {
             .manual_marks()
             .release_wait(RELEASE_WAIT)
             .processing_max(IN_HAND_MAX)
-            .on_claim(move |partition| claimed.add(&partition.topic));
+            .on_claim(move |at| claimed.add(&at.topic, at.partition));
         if args.between.exact {
             consumer = consumer.whole_sets();
         }
@@ -118,6 +101,7 @@ impl<'a> Job<'a> {
             targets: Targets::new(sides, &args.between),
             exact: args.between.exact.then(|| Exact::new(sides)),
             claims,
+            to_begin: BTreeSet::new(),
             acknowledged,
             rate: args.rate.map(|bytes_per_s| Rate::new(bytes_per_s, Instant::now())),
             progress: Progress::start(shared.json, args.report_interval, args.metrics_file.clone()),
@@ -137,20 +121,23 @@ impl<'a> Job<'a> {
 
     /// One message, or one wait for something to happen.
     async fn turn(&mut self) -> Result<(), CliError> {
+        if self.unsettled >= SETTLE_EVERY {
+            self.settle().await?;
+            self.begin_claimed().await?;
+            // What fetches ahead and what publishes run on this thread too.
+            tokio::task::yield_now().await;
+        }
         let item = match poll_once(self.consumer.next()).await {
             Poll::Ready(item) => {
                 self.unsettled += 1;
-                if self.unsettled >= SETTLE_EVERY {
-                    self.settle().await?;
-                    // What fetches ahead and what publishes run on this thread too.
-                    tokio::task::yield_now().await;
-                }
                 item
             }
             Poll::Pending => {
                 self.settle().await?;
                 self.look_at_claims().await?;
+                self.begin_claimed().await?;
                 let wait = self.progress.wait(Instant::now());
+                let wait = if self.to_begin.is_empty() { wait } else { wait.min(PAUSE) };
                 tokio::select! {
                     item = self.consumer.next() => item,
                     () = self.acknowledged.notified() => return Ok(()),
@@ -169,11 +156,49 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// Looks the topics up of which partitions were claimed: they may be more than before.
+    /// Looks the topics up of which partitions were claimed: they may be more than before. A topic that is not exact is made
+    /// with its first message that is copied: of two mirrors that rename both ways, each would make what the other has made.
     async fn look_at_claims(&mut self) -> Result<(), CliError> {
-        if self.claims.is_some.swap(false, Ordering::AcqRel) {
-            for topic in self.claims.take() {
-                self.targets.look_up(&topic).await?;
+        if let Some(claimed) = self.claims.take() {
+            let topics: BTreeSet<&String> = claimed.iter().map(|(topic, _)| topic).collect();
+            for topic in topics {
+                if self.exact.is_some() || self.targets.is_known(topic) {
+                    self.targets.look_up(topic).await?;
+                }
+            }
+            if self.exact.is_some() {
+                self.to_begin.extend(claimed);
+            }
+        }
+        Ok(())
+    }
+
+    /// Goes on where the target ends with what was claimed, whatever is committed, also where the source has nothing new.
+    /// What does not answer is asked again later; the other partitions go on meanwhile.
+    async fn begin_claimed(&mut self) -> Result<(), CliError> {
+        let Some(exact) = &self.exact else { return Ok(()) };
+        for (topic, partition) in std::mem::take(&mut self.to_begin) {
+            let owned = self.consumer.assignment();
+            let Some(owned) = owned.iter().find(|at| *at.topic == *topic && at.partition == partition) else {
+                continue;
+            };
+            let Some((_, stands)) = owned.processed else {
+                self.to_begin.insert((topic, partition));
+                continue;
+            };
+            let target = self.targets.of(&topic).await?;
+            match exact.begin(At { topic: &topic, partition, position: None }, &target.name).await {
+                Ok(next) if next == stands => {}
+                Ok(next) => {
+                    if !rewind(&mut self.consumer, &topic, partition, next).await? {
+                        self.to_begin.insert((topic, partition));
+                    }
+                }
+                Err(CliError::Call(error)) if error.is_retryable() => {
+                    eprintln!("corelane: {topic}/{partition}: {error}; still trying");
+                    self.to_begin.insert((topic, partition));
+                }
+                Err(error) => return Err(error),
             }
         }
         Ok(())
@@ -188,18 +213,21 @@ impl<'a> Job<'a> {
             self.pending.push(message, first, None);
             return Ok(());
         }
-        self.wait_for_rate(&message).await;
+        self.wait_for_rate(&message).await?;
         let target = self.targets.of(message.topic()).await?;
         let origin = Origin {
             cluster: &self.sides.source_id,
             topic: message.topic(),
+            topic_id: &message.topic_id().short(),
             partition: message.partition(),
             epoch: message.epoch(),
             position: message.position(),
         };
-        origin.write(&mut self.origin);
-        let record = record(&message, &target, &self.origin);
-        let delivery = publish(|| self.producer.send(record.clone()), &message).await?;
+        let mut text = std::mem::take(&mut self.origin);
+        origin.write(&mut text);
+        let (record, producer) = (record(&message, &target, &text), self.producer.clone());
+        let delivery = self.meanwhile(publish(|| producer.send(record.clone()), &message)).await??;
+        self.origin = text;
         self.count(&message);
         let first = message.position();
         self.pending.push(message, first, Some(delivery));
@@ -210,23 +238,20 @@ impl<'a> Job<'a> {
     async fn copy_exactly(&mut self, message: GroupMessage) -> Result<(), CliError> {
         let target = self.targets.of(message.topic()).await?;
         let exact = self.exact.as_mut().expect("asked before");
+        self.to_begin.remove(&(message.topic().to_owned(), message.partition()));
         match exact.take(&message, &target.name).await? {
             Step::Gathered => self.count(&message),
             Step::Begin(position) => {
                 let (topic, partition) = (message.topic(), message.partition());
-                let start = corelane_client::Start::Position(position);
-                match self.consumer.rewind(topic, partition, start).await {
+                if !rewind(&mut self.consumer, topic, partition, position).await? {
                     // It will begin again under another ownership.
-                    Err(error) if error.is_retryable() || matches!(error, GroupError::NotOwned { .. }) => {
-                        exact.forget(topic, partition);
-                        eprintln!("corelane: {error}; still trying");
-                    }
-                    other => other.map_err(CliError::Group)?,
+                    exact.forget(topic, partition);
                 }
             }
             Step::Publish { first, set } => {
-                self.wait_for_rate(&message).await;
-                let delivery = publish(|| self.producer.send_set(set.clone()), &message).await?;
+                self.wait_for_rate(&message).await?;
+                let producer = self.producer.clone();
+                let delivery = self.meanwhile(publish(|| producer.send_set(set.clone()), &message)).await??;
                 self.count(&message);
                 self.pending.push(message, first, Some(delivery));
             }
@@ -234,12 +259,26 @@ impl<'a> Job<'a> {
         Ok(())
     }
 
-    async fn wait_for_rate(&mut self, message: &GroupMessage) {
-        if let Some(rate) = &mut self.rate {
-            let wait = rate.take(message.frame().len(), Instant::now());
-            if !wait.is_zero() {
-                tokio::time::sleep(wait).await;
+    async fn wait_for_rate(&mut self, message: &GroupMessage) -> Result<(), CliError> {
+        let Some(rate) = &mut self.rate else { return Ok(()) };
+        let wait = rate.take(message.frame().len(), Instant::now());
+        if wait.is_zero() { Ok(()) } else { self.meanwhile(tokio::time::sleep(wait)).await }
+    }
+
+    /// Waits for something. What is acknowledged meanwhile is marked, and how far the mirror is is told.
+    async fn meanwhile<T>(&mut self, something: impl Future<Output = T>) -> Result<T, CliError> {
+        let (mut something, acknowledged) = (pin!(something), self.acknowledged.clone());
+        loop {
+            if let Poll::Ready(done) = poll_once(something.as_mut()).await {
+                return Ok(done);
             }
+            let wait = self.progress.wait(Instant::now());
+            tokio::select! {
+                done = &mut something => return Ok(done),
+                () = acknowledged.notified() => {}
+                () = tokio::time::sleep(wait) => {}
+            }
+            self.settle().await?;
         }
     }
 
@@ -261,7 +300,7 @@ impl<'a> Job<'a> {
                 None => false,
             };
             if !is_there {
-                return Err(not_published(message, &failed.error));
+                return Err(stopped(message, &failed.error.to_string()));
             }
             let lane = failed.lane();
             self.pending.pass(lane);
@@ -277,12 +316,10 @@ impl<'a> Job<'a> {
     /// Brings the counts up to now.
     fn look(&mut self) {
         let owned = self.consumer.assignment();
-        let behind = |at: &corelane_client::GroupPartition| {
-            Some(at.visible_end?.saturating_sub(at.processed?.1)).filter(|bytes| *bytes > 0)
-        };
+        let behind = |at: &corelane_client::GroupPartition| Some(at.visible_end?.saturating_sub(at.processed?.1));
         let counts = &mut self.progress.counts;
         counts.partitions = owned.len() as u64;
-        counts.lag_bytes = owned.iter().filter_map(behind).sum();
+        counts.lag_bytes = if owned.is_empty() { None } else { owned.iter().map(behind).sum() };
         counts.on_their_way = self.pending.len() as u64;
         counts.damaged = self.consumer.stats().bad_messages;
     }
@@ -304,16 +341,30 @@ impl<'a> Job<'a> {
     }
 
     /// Waits for what is on its way, commits what has arrived, leaves the group, and tells how it went. A second signal
-    /// ends the waiting.
+    /// ends each of these waits; after a failure there is little to wait for.
     pub(super) async fn finish(mut self, end: Result<(), CliError>, signals: &mut Signals) -> Result<(), CliError> {
+        let patience = if end.is_ok() { self.timeout } else { self.timeout.min(LAST_WAIT) };
         tokio::select! {
-            _report = self.producer.flush(self.timeout) => {}
+            _report = self.producer.flush(patience) => {}
             _ = signals.next() => {}
         }
-        let settled = self.settle().await;
+        let settled = if end.is_ok() {
+            tokio::select! {
+                settled = self.settle() => settled,
+                _ = signals.next() => Ok(()),
+            }
+        } else {
+            // Marks what has arrived; what has failed is known.
+            let _ = self.pending.settle();
+            Ok(())
+        };
         self.look();
         self.producer.close(Duration::ZERO).await;
-        let closed = self.consumer.close().await;
+        // Nothing is marked any more, so no release waits for it.
+        let closed = tokio::select! {
+            closed = self.consumer.leave() => closed,
+            _ = signals.next() => Ok(()),
+        };
         self.progress.finish()?;
         end?;
         settled?;
@@ -321,47 +372,13 @@ impl<'a> Job<'a> {
     }
 }
 
-/// The message as the target gets it.
-fn record<'m>(message: &'m GroupMessage, target: &'m Target, origin: &'m str) -> Record<'m> {
-    let mut record = Record::to(&target.name).timestamp_ms(message.timestamp_ms());
-    record = match message.value() {
-        Some(value) => record.value(value),
-        None => record.tombstone(),
-    };
-    if let Some(key) = message.key() {
-        record = record.key(key);
-    }
-    if let Some(partition) = target.partition(message.partition(), message.key().is_some()) {
-        record = record.partition(partition);
-    }
-    for (name, value) in message.headers() {
-        record = record.header(name, value);
-    }
-    record.header(HEADER, Some(origin.as_bytes()))
-}
-
-/// Hands something to the producer, for as long as it takes.
-async fn publish<F>(send: impl Fn() -> F, message: &GroupMessage) -> Result<DeliveryFuture, CliError>
-where
-    F: Future<Output = Result<DeliveryFuture, SendError>>,
-{
-    loop {
-        match send().await {
-            Ok(delivery) => return Ok(delivery),
-            Err(error @ SendError::Topic { .. }) if error.is_retryable() => {
-                eprintln!("corelane: {error}; still trying");
-                tokio::time::sleep(PAUSE).await;
-            }
-            Err(error) => return Err(stopped(message, &error.to_string())),
+/// Goes on elsewhere in a partition; `false`: not now.
+async fn rewind(consumer: &mut GroupConsumer, topic: &str, partition: u32, position: u64) -> Result<bool, CliError> {
+    match consumer.rewind(topic, partition, Start::Position(position)).await {
+        Err(error) if error.is_retryable() || matches!(error, GroupError::NotOwned { .. }) => {
+            eprintln!("corelane: {error}; still trying");
+            Ok(false)
         }
+        other => other.map(|()| true).map_err(CliError::Group),
     }
-}
-
-fn not_published(message: &GroupMessage, error: &DeliveryError) -> CliError {
-    stopped(message, &error.to_string())
-}
-
-fn stopped(message: &GroupMessage, reason: &str) -> CliError {
-    let (topic, partition, position) = (message.topic(), message.partition(), message.position());
-    CliError::Mirror(format!("the message at {position} of {topic}/{partition} cannot be copied: {reason}"))
 }

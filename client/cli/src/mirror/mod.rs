@@ -2,12 +2,14 @@
 //! refuses what cannot end well, and decides how the command ends; the copying is job.rs.
 
 mod args;
+mod claims;
 mod compare;
 mod exact;
 mod job;
 mod origin;
 mod pending;
 mod progress;
+mod publish;
 mod rate;
 mod rename;
 mod targets;
@@ -61,10 +63,23 @@ pub(crate) async fn run(shared: &Shared, args: MirrorArgs) -> Result<(), CliErro
         // A mirror runs until it is told to stop: a signal is its ordinary end.
         _ = signals.next() => return Ok(()),
     };
+    tokio::select! {
+        told = tell_if_nothing_matches(&sides, &args.between) => told?,
+        _ = signals.next() => return Ok(()),
+    }
     let mut job = Job::new(&sides, args, shared)?;
     let end = tokio::select! {
         error = job.work() => Err(error),
         _ = signals.next() => Ok(()),
     };
     job.finish(end, &mut signals).await
+}
+
+/// Topics that are created later are copied too, so it is no failure; but it may be a typing error.
+async fn tell_if_nothing_matches(sides: &Sides, between: &Between) -> Result<(), CliError> {
+    let topics = sides.source.admin().list_topics().await?;
+    if !topics.iter().any(|topic| between.is_meant(&topic.name)) {
+        eprintln!("corelane: no topic of the source matches {:?} yet; waiting for one", between.topics());
+    }
+    Ok(())
 }

@@ -1,5 +1,6 @@
-//! Where a mirrored message comes from, as a header that it carries: `corelane-origin: CLUSTER/TOPIC/PARTITION/EPOCH/POSITION`.
-//! Each mirror on its way adds one, so that a message is never taken back to a cluster that it has been in. Pure.
+//! Where a mirrored message comes from, as a header that it carries: `corelane-origin:
+//! CLUSTER/TOPIC/TOPIC-ID/PARTITION/EPOCH/POSITION`. Each mirror on its way adds one, so that a message is never taken back
+//! to a cluster that it has been in. Pure.
 
 use corelane_client::ConsumedMessage;
 
@@ -13,6 +14,8 @@ pub(super) const HEADER_BYTES_MAX: u32 = 512;
 pub(super) struct Origin<'a> {
     pub(super) cluster: &'a str,
     pub(super) topic: &'a str,
+    /// The short form of the topic's id: positions of a topic that is deleted and created again are others.
+    pub(super) topic_id: &'a str,
     pub(super) partition: u32,
     pub(super) epoch: u32,
     pub(super) position: u64,
@@ -23,8 +26,8 @@ impl Origin<'_> {
     pub(super) fn write(&self, text: &mut String) {
         use std::fmt::Write;
         text.clear();
-        let Origin { cluster, topic, partition, epoch, position } = self;
-        write!(text, "{cluster}/{topic}/{partition}/{epoch}/{position}").expect("a string takes what is written");
+        let Origin { cluster, topic, topic_id, partition, epoch, position } = self;
+        write!(text, "{cluster}/{topic}/{topic_id}/{partition}/{epoch}/{position}").expect("a string takes it");
     }
 }
 
@@ -35,6 +38,7 @@ impl<'a> Origin<'a> {
         let origin = Self {
             cluster: parts.next()?,
             topic: parts.next()?,
+            topic_id: parts.next()?,
             partition: parts.next()?.parse().ok()?,
             epoch: parts.next()?.parse().ok()?,
             position: parts.next()?.parse().ok()?,
@@ -60,12 +64,13 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read_back_and_anything_else_is_not_an_origin() {
-        let origin = Origin { cluster: "c-1", topic: "a.b_c-d", partition: 7, epoch: 2, position: u64::MAX };
+        let (cluster, topic, topic_id) = ("c-1", "a.b_c-d", "00c0ffee");
+        let origin = Origin { cluster, topic, topic_id, partition: 7, epoch: 2, position: u64::MAX };
         let mut text = "of before".to_owned();
         origin.write(&mut text);
-        assert_eq!(text, "c-1/a.b_c-d/7/2/18446744073709551615");
+        assert_eq!(text, "c-1/a.b_c-d/00c0ffee/7/2/18446744073709551615");
         assert_eq!(Origin::read(text.as_bytes()), Some(origin));
-        for other in ["", "c/t/0/1", "c/t/0/1/2/3", "c/t/x/1/2", "c/t/0/1/-2"] {
+        for other in ["", "c/t/0/1/2", "c/t/0/1/2/3/4", "c/t/0/x/1/2", "c/t/0/0/1/-2"] {
             assert_eq!(Origin::read(other.as_bytes()), None, "{other}");
         }
         assert_eq!(Origin::read(&[0xff, b'/']), None);
@@ -74,8 +79,8 @@ mod tests {
     #[test]
     fn the_longest_origin_fits_its_bound() {
         let (cluster, topic) = ("c".repeat(200), "t".repeat(200));
-        let origin =
-            Origin { cluster: &cluster, topic: &topic, partition: u32::MAX, epoch: u32::MAX, position: u64::MAX };
+        let (cluster, topic, topic_id) = (&*cluster, &*topic, "ffffffff");
+        let origin = Origin { cluster, topic, topic_id, partition: u32::MAX, epoch: u32::MAX, position: u64::MAX };
         let mut text = String::new();
         origin.write(&mut text);
         // A header's own lengths take 6 bytes.

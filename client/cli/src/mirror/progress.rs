@@ -34,8 +34,8 @@ pub(super) struct Counts {
     pub(super) on_their_way: u64,
     /// Source partitions that this process copies.
     pub(super) partitions: u64,
-    /// How far these are behind the source.
-    pub(super) lag_bytes: u64,
+    /// How far these are behind the source; none while that is not known, or there are none.
+    pub(super) lag_bytes: Option<u64>,
     seconds: f64,
     /// Whether this is the summary at the end.
     done: bool,
@@ -131,13 +131,13 @@ impl Progress {
         let seconds = now.duration_since(since).as_secs_f64().max(0.001);
         let per_s = (self.counts.bytes - bytes) as f64 / seconds;
         format!(
-            "{} messages, {} ({}/s), {} on their way, {} partitions, {} behind",
+            "{} messages, {} ({}/s), {} on their way, {} partitions, {}",
             self.counts.messages,
             format_size(self.counts.bytes),
             format_size(per_s as u64),
             self.counts.on_their_way,
             self.counts.partitions,
-            format_size(self.counts.lag_bytes),
+            self.counts.lag_bytes.map_or("lag not known".to_owned(), |lag| format!("{} behind", format_size(lag))),
         )
     }
 
@@ -163,15 +163,17 @@ fn write_whole(path: &Path, text: &str) -> std::io::Result<()> {
 fn metrics(counts: &Counts) -> String {
     let mut text = String::new();
     for (name, kind, help, value) in [
-        ("messages_total", "counter", "Messages handed to the target", counts.messages),
-        ("bytes_total", "counter", "Bytes of these messages in the source", counts.bytes),
-        ("skipped_total", "counter", "Messages not copied for where they come from", counts.skipped),
-        ("damaged_total", "counter", "Damaged messages met in the source", counts.damaged),
-        ("errors_total", "counter", "Failures that were tried again", counts.errors),
-        ("on_their_way", "gauge", "Messages not acknowledged yet", counts.on_their_way),
-        ("partitions", "gauge", "Source partitions that this process copies", counts.partitions),
+        ("messages_total", "counter", "Messages handed to the target", Some(counts.messages)),
+        ("bytes_total", "counter", "Bytes of these messages in the source", Some(counts.bytes)),
+        ("skipped_total", "counter", "Messages not copied for where they come from", Some(counts.skipped)),
+        ("damaged_total", "counter", "Damaged messages met in the source", Some(counts.damaged)),
+        ("errors_total", "counter", "Failures that were tried again", Some(counts.errors)),
+        ("on_their_way", "gauge", "Messages not acknowledged yet", Some(counts.on_their_way)),
+        ("partitions", "gauge", "Source partitions that this process copies", Some(counts.partitions)),
         ("lag_bytes", "gauge", "Bytes that these are behind the source", counts.lag_bytes),
     ] {
+        // No value is better than a wrong one: an alert on the lag must not see the best one at the worst moment.
+        let Some(value) = value else { continue };
         let name = format!("corelane_mirror_{name}");
         write!(text, "# HELP {name} {help}\n# TYPE {name} {kind}\n{name} {value}\n").expect("a string takes it");
     }
@@ -193,6 +195,10 @@ mod tests {
         let expected = "# HELP corelane_mirror_messages_total Messages handed to the target\n\
                         # TYPE corelane_mirror_messages_total counter\ncorelane_mirror_messages_total 42\n";
         assert!(text.starts_with(expected), "{text}");
+        assert!(!text.contains("lag_bytes"), "nothing is known of it: {text}");
+        progress.counts.lag_bytes = Some(7);
+        progress.tell(Instant::now()).unwrap();
+        assert!(fs::read_to_string(&path).unwrap().ends_with("\ncorelane_mirror_lag_bytes 7\n"));
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "nothing is left beside it");
     }
 }

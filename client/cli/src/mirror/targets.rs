@@ -49,6 +49,11 @@ impl<'a> Targets<'a> {
         Self { sides, between, known: HashMap::new() }
     }
 
+    /// Whether the target of a topic was looked up before.
+    pub(super) fn is_known(&self, topic: &str) -> bool {
+        self.known.contains_key(topic)
+    }
+
     /// The target of a topic; made, if need be.
     pub(super) async fn of(&mut self, topic: &str) -> Result<Rc<Target>, CliError> {
         match self.known.get(topic) {

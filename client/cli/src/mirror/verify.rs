@@ -6,7 +6,6 @@ use std::collections::HashMap;
 use std::fmt::Write;
 
 use corelane_client::{CallError, Client, ConsumeError, ConsumedMessage, Consumer, Find, OutOfRange, TopicInfo};
-use regex::Regex;
 use serde::Serialize;
 
 use super::Sides;
@@ -37,12 +36,9 @@ struct Finding {
 const PROBLEMS_MAX: usize = 10;
 
 pub(super) async fn run(shared: &Shared, between: &Between) -> Result<(), CliError> {
-    // A group's pattern matches whole names.
-    let pattern = Regex::new(&format!("^(?:{})$", between.topics()));
-    let pattern = pattern.map_err(|error| CliError::Argument(format!("--topics: {error}")))?;
     let sides = Sides::connect(shared, between).await?;
     let mut topics = sides.source.admin().list_topics().await?;
-    topics.retain(|topic| pattern.is_match(&topic.name));
+    topics.retain(|topic| between.is_meant(&topic.name));
     if topics.is_empty() {
         return Err(CliError::Argument(format!("no topic of the source matches {:?}", between.topics())));
     }
@@ -128,7 +124,7 @@ struct Copies {
 /// Looks every message of the source up among what the target has of this source.
 async fn by_origin(sides: &Sides, topic: &TopicInfo, target: &str, local_only: bool) -> Result<Vec<Finding>, CliError> {
     let mut reader = reader(&sides.source, &topic.name).await?;
-    let mut copies = copies(sides, &topic.name, target).await?;
+    let mut copies = copies(sides, topic, target).await?;
     let mut findings: Vec<Finding> = (0..topic.partitions.len() as u32)
         .map(|partition| Finding {
             topic: topic.name.clone(),
@@ -180,9 +176,10 @@ impl Finding {
     }
 }
 
-/// Reads the target once, and keeps what it has of this topic of the source.
-async fn copies(sides: &Sides, topic: &str, target: &str) -> Result<HashMap<u32, Copies>, CliError> {
-    let mut copies: HashMap<u32, Copies> = HashMap::new();
+/// Reads the target once, and keeps what it has of this topic of the source: of this life of it, whose positions are others
+/// than those of one of the same name that was deleted, or of a log that began again.
+async fn copies(sides: &Sides, topic: &TopicInfo, target: &str) -> Result<HashMap<u32, Copies>, CliError> {
+    let (mut copies, topic_id) = (HashMap::<u32, Copies>::new(), topic.topic_id.short());
     // By partition of the target and of the source, the last position so far: there is an order within each.
     let mut last: HashMap<(u32, u32), u64> = HashMap::new();
     let mut late: Vec<(u32, u64, u64)> = Vec::new();
@@ -193,7 +190,10 @@ async fn copies(sides: &Sides, topic: &str, target: &str) -> Result<HashMap<u32,
     };
     while let Some(message) = next(&mut reader).await? {
         let Some(origin) = way(&message).last() else { continue };
-        if origin.cluster != sides.source_id || origin.topic != topic {
+        let is_of_this_life =
+            topic.partitions.get(origin.partition as usize).is_some_and(|at| at.epoch == origin.epoch);
+        let is_of_topic = origin.topic == topic.name && origin.topic_id == topic_id;
+        if origin.cluster != sides.source_id || !is_of_topic || !is_of_this_life {
             continue;
         }
         let (partition, position) = (origin.partition, origin.position);

@@ -16,14 +16,22 @@ use crate::{DEADLINE, broker_with_topic, corelane, json, numbers, ok, produce};
 fn mirror(from: &Broker, to: &Broker, args: &[&str]) -> Command {
     let (from, to) = (from.addr().to_string(), to.addr().to_string());
     let mut command = corelane();
-    command.args(["mirror", "--from", &from, "--to", &to, "--topics", "t"]).args(args);
+    command.args(["--json", "mirror", "--from", &from, "--to", &to]);
+    if !args.contains(&"--topics") {
+        command.args(["--topics", "t"]);
+    }
+    command.args(args);
     command
 }
 
 fn start(from: &Broker, to: &Broker, args: &[&str]) -> Running {
-    let quick = ["--commit-interval", "200ms", "--lease", "1s", "--report-interval", "1h"];
-    let group = if args.contains(&"--group") { &[][..] } else { &["--group", "m"] };
-    Running::start(mirror(from, to, &quick).args(group).args(args))
+    let mut quick = vec!["--commit-interval", "200ms", "--lease", "1s"];
+    for (option, value) in [("--group", "m"), ("--report-interval", "1h")] {
+        if !args.contains(&option) {
+            quick.extend([option, value]);
+        }
+    }
+    Running::start(&mut mirror(from, to, &[args, &quick].concat()))
 }
 
 fn verify(from: &Broker, to: &Broker, args: &[&str]) -> Finished {
@@ -181,18 +189,78 @@ fn topics_are_renamed_and_messages_keep_all_but_carry_their_origin() {
     let running = start(&source, &target, &["--rename", "*=copy.*", "--compression", "zstd"]);
     let copies = || json_lines(&target, "copy.t");
     wait_until("both to be copied", DEADLINE, || copies().len() == 2);
-    stop(running);
+    let described = json(&source, &["--json", "topic", "describe", "t"]);
+    let id = &described["topic_id"].as_str().unwrap()[..8];
     let cluster = json(&source, &["--json", "cluster", "describe"])["cluster_id"].as_str().unwrap().to_owned();
     for (mut copy, mut published) in copies().into_iter().zip(json_lines(&source, "t")) {
         let position = published["position"].take().as_u64().unwrap();
         copy["position"].take();
         published["topic"] = "copy.t".into();
-        let origin = serde_json::json!({"name": "corelane-origin", "value": format!("{cluster}/t/0/1/{position}")});
+        let origin =
+            serde_json::json!({"name": "corelane-origin", "value": format!("{cluster}/t/{id}/0/1/{position}")});
         published["headers"].as_array_mut().unwrap().push(origin);
         assert_eq!(copy, published);
     }
     let settings = json(&target, &["--json", "topic", "describe", "copy.t"]);
     assert_eq!(settings["settings"]["retention_ms"], 30 * 24 * 3_600_000_u64, "{settings}");
+
+    // A topic that is made again has the positions of the first one again, and other origins.
+    ok(&source, &["topic", "delete", "t", "--yes"]);
+    ok(&source, &["topic", "create", "t"]);
+    produce(&source, &[], b"one\ntwo\nthree\n");
+    assert_eq!(verified(&source, &target, &["--rename", "*=copy.*"]), 3);
+    assert_eq!(copies().len(), 5);
+    stop(running);
+}
+
+#[test]
+fn mirrors_that_rename_both_ways_make_no_topics_of_each_other_s_and_a_pattern_that_fits_none_is_told() {
+    let (one, other) = (broker_with_topic(1), broker_with_topic(1));
+    let there = start(&one, &other, &["--topics", ".*", "--rename", "*=eu.*"]);
+    let back = start(&other, &one, &["--topics", ".*", "--rename", "*=us.*"]);
+    for broker in [&one, &other] {
+        produce(broker, &[], b"message\n");
+    }
+    for (broker, copy) in [(&one, "us.t"), (&other, "eu.t")] {
+        wait_until("the copy to be read by the mirror back, and left out", DEADLINE, || {
+            let group = run(broker.cli().args(["--json", "group", "describe", "m"]), DEADLINE);
+            let group: serde_json::Value = serde_json::from_slice(&group.stdout).unwrap_or_default();
+            let is_passed = |at: &serde_json::Value| at["topic"] == copy && at["committed"].as_u64() > Some(0);
+            group["partitions"].as_array().is_some_and(|partitions| partitions.iter().any(is_passed))
+        });
+    }
+    let topics = |broker: &Broker| -> Vec<String> {
+        let topics = json(broker, &["--json", "topic", "list"]);
+        topics.as_array().unwrap().iter().map(|topic| topic["topic"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!((topics(&one), topics(&other)), (vec!["t".into(), "us.t".into()], vec!["eu.t".into(), "t".into()]));
+    [there, back].into_iter().for_each(stop);
+
+    let mut idle = start(&one, &other, &["--topics", "nosuch", "--report-interval", "100ms"]);
+    let report: serde_json::Value = serde_json::from_str(&idle.line()).unwrap();
+    assert_eq!((&report["partitions"], &report["lag_bytes"]), (&0.into(), &serde_json::Value::Null), "{report}");
+    idle.signal(Signal::TERM);
+    let (_, stderr) = idle.end();
+    assert!(stderr.contains("no topic of the source matches \"nosuch\" yet"), "{stderr}");
+}
+
+#[test]
+fn what_has_arrived_is_committed_and_told_while_the_next_message_waits_for_its_time() {
+    let (source, target) = (broker_with_topic(1), Broker::start(BrokerOptions::new()));
+    produce(&source, &[], b"small\n");
+    // Several minutes' worth.
+    produce(&source, &[], &[&vec![b'x'; 500_000][..], b"\n"].concat());
+    let mut running = start(&source, &target, &["--rate", "1KB", "--report-interval", "100ms"]);
+    wait_until("the first message to be committed", DEADLINE, || {
+        let group = run(source.cli().args(["--json", "group", "describe", "m"]), DEADLINE);
+        let group: serde_json::Value = serde_json::from_slice(&group.stdout).unwrap_or_default();
+        group["partitions"][0]["committed"].as_u64() > Some(0)
+    });
+    wait_until("that to be told", DEADLINE, || {
+        let report: serde_json::Value = serde_json::from_str(&running.line()).unwrap();
+        (&report["messages"], &report["on_their_way"]) == (&1.into(), &0.into())
+    });
+    stop(running);
 }
 
 fn json_lines(broker: &Broker, topic: &str) -> Vec<serde_json::Value> {
@@ -268,8 +336,15 @@ fn an_exact_mirror_has_the_same_bytes_at_the_same_positions_however_often_it_is_
 fn an_exact_mirror_does_not_take_what_somebody_else_published_for_its_own() {
     let (source, target) = (broker_with_topic(1), Broker::start(BrokerOptions::new()));
     produce(&source, &[], b"aaaaaaaa\n");
-    let mut running = start(&source, &target, &["--exact"]);
+    let before = start(&source, &target, &["--exact"]);
     assert_eq!(verified(&source, &target, &["--exact"]), 1);
+    stop(before);
+    // Whatever is committed, the target's end says where to go on, also while nothing new comes.
+    let fresh = Broker::start(BrokerOptions::new());
+    let into_fresh = start(&source, &fresh, &["--exact"]);
+    assert_eq!(verified(&source, &fresh, &["--exact"]), 1);
+    stop(into_fresh);
+    let mut running = start(&source, &target, &["--exact"]);
     // As large as what comes next.
     run_with_input(target.cli().args(["produce", "t"]), b"FOREIGN1\n", DEADLINE).success();
     produce(&source, &[], b"bbbbbbbb\n");

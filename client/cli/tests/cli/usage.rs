@@ -16,6 +16,7 @@ fn wrong_arguments_end_with_2_and_a_message_on_standard_error() {
         &["produce", "t", "--key", "k", "--key-separator", ":"],
         &["produce", "t", "--compression", "rar"],
         &["topic", "create", "t", "--partitions", "0"],
+        &["mirror", "--from", "a:1", "--to", "b:1", "--group", "g", "--topics", "("],
         &["topic", "create", "t", "--retention", "7"],
         &["--timeout", "0s", "topic", "list"],
         &["log", "verify"],
@@ -53,5 +54,13 @@ fn help_shows_examples() {
     for args in commands.into_iter().chain(log_commands) {
         let help = run(corelane().args(args), DEADLINE).success().text();
         assert!(help.contains("Examples:\n  corelane"), "{args:?}: {help}");
+    }
+}
+
+#[test]
+fn a_mirror_s_help_names_no_option_that_it_does_not_use() {
+    for args in [&["mirror", "--help"][..], &["mirror", "verify", "--help"]] {
+        let help = run(corelane().args(args), DEADLINE).success().text();
+        assert!(!help.contains("--broker") && help.contains("--timeout"), "{args:?}: {help}");
     }
 }
