@@ -33,7 +33,7 @@ test: ## every test in its short form (five minutes once built, on two cores)
 test-full: ## every test in its long form: gigabytes instead of megabytes
 	@CORELANE_FULL=1 tools/test.sh
 
-soak: ## random histories of the log with crashes: MINUTES=30 SEED=n; WHAT=groups: a group amid kills, pauses and cuts
+soak: ## random histories of the log with crashes: MINUTES=30 SEED=n; WHAT=groups, mirror: those amid kills
 	@tools/soak.sh
 
 mutants: ## breaks each rule of mutants/ on purpose and fails if no test notices, outside CI: MUTANT="name other" for some

@@ -17,6 +17,13 @@ if [ "${WHAT:-log}" = groups ]; then
         exec "$cargo" test --locked --workspace --test groups_chaos a_group_gets_everything -- --nocapture
 fi
 
+# WHAT=mirror: two clusters, mirrors, a group and exports whose brokers and tools are killed.
+if [ "${WHAT:-log}" = mirror ]; then
+    echo "soak: $minutes minutes of mirrors and exports by seed $seed"
+    CORELANE_SEED=$seed CORELANE_MINUTES=$minutes \
+        exec "$cargo" test --locked --workspace --test mirror_chaos -- --nocapture
+fi
+
 mkdir -p target
 "$cargo" test --locked --workspace --test model --no-run
 echo "soak: $minutes minutes from seed $seed on"
