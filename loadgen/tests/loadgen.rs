@@ -3,7 +3,7 @@
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use corelane_testkit::{Broker, BrokerOptions, Finished, TestDir, run, wait_for};
+use corelane_testkit::{Broker, BrokerOptions, Finished, TestDir, bin, run, wait_for};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
@@ -44,20 +44,88 @@ fn what_is_published_is_consumed_and_verified() {
 }
 
 #[test]
-fn the_report_has_the_documented_shape() {
+fn keys_sizes_topics_ramps_groups_and_audiences_are_verified_too() {
     let broker = Broker::start(BrokerOptions::new());
-    let report = report(&broker, "both", &["--create-partitions", "1", "--count", "1000"]);
+    for (args, audiences) in [
+        (&["--topics", "3", "--create-partitions", "2", "--count", "6000", "--connections", "2"][..], 1),
+        (&["--create-partitions", "4", "--keys", "zipf:100", "--count", "9000", "--producers", "3"], 1),
+        (&["--keys", "uniform:1k", "--set", "1", "--count", "3000", "--size", "lognormal:300..4000"], 1),
+        (&["--size", "32:9,20000:1", "--count", "3000", "--compression", "zstd"], 1),
+        (&["--ramp", "1k..9k/500ms", "--set", "5", "--arrivals", "poisson", "--count", "2000"], 1),
+        (&["--outstanding", "2", "--set", "10", "--count", "2000", "--producers", "2"], 1),
+        (&["--group", "g", "--consumers", "2", "--count", "5000"], 1),
+        (&["--fan-out", "3", "--count", "5000", "--consumers", "2"], 3),
+    ] {
+        let report = report(&broker, "both", args);
+        let count: u64 = args[args.iter().position(|arg| *arg == "--count").unwrap() + 1].parse().unwrap();
+        assert_eq!(report["verification"]["acknowledged"], count, "{args:?}: {report}");
+        assert_eq!(report["verification"]["consumed"], count * audiences, "{args:?}: {report}");
+        assert_eq!((&report["verified"], &report["errors"]), (&json!(true), &json!({})), "{args:?}: {report}");
+    }
+}
+
+#[test]
+fn the_results_have_the_documented_shape_and_make_a_page_and_a_comparison() {
+    let broker = Broker::start(BrokerOptions::new());
+    let directory = TestDir::new("loadgen");
+    let path = |name: &str| directory.join(name).to_str().expect("a path that is text").to_owned();
+    let (json, html) = (path("run.json"), path("run.html"));
+    let args = ["--topic", "t", "--create-partitions", "1", "--count", "200k", "--warmup", "1ms"];
+    let args = args.into_iter().chain(["--interval", "10ms", "--json", &json, "--html", &html, "--name", "one <run>"]);
+    run(broker.loadgen("both").args(args), DEADLINE).success();
+    let results: Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
     let fields = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>().join(" ");
     // Sorted by name, as serde_json reads them.
-    assert_eq!(fields(&report), "ack_us consume end_to_end_us errors produce verified");
+    assert_eq!(
+        fields(&results),
+        "ack_us arguments behind brokers consume curves end_to_end_us errors faults format generator interrupted \
+         late_us machine name produce service_us settings started timeline verification verified"
+    );
     for flow in ["produce", "consume"] {
-        assert_eq!(fields(&report[flow]), "bytes mb_per_s messages messages_per_s seconds");
-        assert_eq!(report[flow]["bytes"], 200_000);
+        assert_eq!(fields(&results[flow]), "bytes mb_per_s messages messages_per_s seconds");
+        assert!((1..=200_000).contains(&results[flow]["messages"].as_u64().unwrap()));
     }
-    for latencies in ["ack_us", "end_to_end_us"] {
-        assert_eq!(fields(&report[latencies]), "max p50 p90 p99 p999");
-        assert!(report[latencies]["p50"].as_u64().unwrap() > 0);
+    for latencies in ["ack_us", "service_us", "late_us", "end_to_end_us"] {
+        assert_eq!(fields(&results[latencies]), "count max mean p50 p90 p99 p999 p9999");
+        assert!(results[latencies]["p50"].as_u64().unwrap() > 0);
+        assert!(results["curves"][latencies].as_array().unwrap().len() > 2);
     }
+    assert_eq!((&results["format"], &results["verification"]["consumed"]), (&json!(1), &json!(200_000)), "{results}");
+    assert_eq!(results["brokers"].as_array().map(Vec::len), Some(1));
+    let moments = results["timeline"].as_array().unwrap();
+    assert!(moments[0]["warm_up"] == true && moments.last().unwrap()["warm_up"] == false);
+
+    let page = std::fs::read_to_string(&html).unwrap();
+    assert!(page.contains("one &lt;run&gt;") && page.matches("<svg").count() == page.matches("</svg>").count());
+    let mut report = Command::new(bin("corelane-loadgen"));
+    let both = run(report.args(["report", &json, &json, "--html", "-"]), DEADLINE).success().text();
+    assert!(both.contains("one &lt;run&gt; (2)"), "the second of the same name is told apart");
+
+    let compare = |before: &str, after: &str| {
+        let mut compare = Command::new(bin("corelane-loadgen"));
+        run(compare.args(["compare", before, after, "--fail-above", "10"]), DEADLINE)
+    };
+    assert!(compare(&json, &json).success().text().contains("1.000"));
+    let mut slower = results;
+    slower["produce"]["messages_per_s"] = json!(slower["produce"]["messages_per_s"].as_f64().unwrap() / 2.0);
+    std::fs::write(path("slower.json"), slower.to_string()).unwrap();
+    let finished = compare(&json, &path("slower.json"));
+    assert_eq!(finished.status.code(), Some(1), "{}", finished.stderr);
+    assert!(finished.text().contains("FAILED"), "{}", finished.text());
+    compare(&path("slower.json"), &json).success();
+    for wrong in ["{}", "[]", "{\"format\": 2}", "no JSON"] {
+        std::fs::write(path("wrong.json"), wrong).unwrap();
+        let finished = compare(&json, &path("wrong.json"));
+        assert_eq!(finished.status.code(), Some(2), "{wrong}: {}", finished.stderr);
+        assert!(finished.stderr.contains("wrong.json"), "{}", finished.stderr);
+    }
+}
+
+#[test]
+fn the_completion_script_is_one_for_the_shell() {
+    let mut completions = Command::new(bin("corelane-loadgen"));
+    let script = run(completions.args(["completions", "bash"]), DEADLINE).success().text();
+    assert!(script.contains("--create-partitions") && script.contains("complete -F"));
 }
 
 #[test]

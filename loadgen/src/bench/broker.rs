@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::machine::Cores;
+use crate::cores::Cores;
 
 /// A broker that runs; killed when dropped.
 pub(crate) struct Broker {

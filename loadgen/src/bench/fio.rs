@@ -5,7 +5,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::machine::Cores;
+use crate::cores::Cores;
 
 /// Space that is allocated for writing: more than is written, since blocks that were written before are faster, and a log
 /// has none.

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use serde_json::Value;
 
 use crate::broker::Broker;
-use crate::machine::Cores;
+use crate::cores::Cores;
 
 /// Bytes that a message of the bench has in the log: a value of 200 and its frame.
 pub(crate) const MESSAGE_BYTES: f64 = 224.0;

@@ -11,9 +11,11 @@ use clap::Parser;
 mod book;
 mod broker;
 mod consume;
+mod cores;
 mod fio;
 mod instructions;
 mod load;
+#[path = "../machine.rs"]
 mod machine;
 mod raw;
 mod rounds;

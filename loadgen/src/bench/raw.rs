@@ -12,7 +12,7 @@ use corelane_proto::message::MessageParts;
 use corelane_proto::set::{Reserved, SetBuilder, SetLimits, check_set};
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::machine::Cores;
+use crate::cores::Cores;
 
 /// Messages of a set, as in the row that is compared with it.
 const SET_MESSAGES: u64 = 50;

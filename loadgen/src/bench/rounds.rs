@@ -6,7 +6,8 @@ use std::path::PathBuf;
 
 use crate::Args;
 use crate::book::Book;
-use crate::machine::{Cores, Machine};
+use crate::cores::Cores;
+use crate::machine::Machine;
 use crate::rows::{self, Row};
 use crate::{fio, instructions, raw};
 
