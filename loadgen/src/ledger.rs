@@ -20,6 +20,8 @@ use crate::verify::{Published, StreamId};
 pub(crate) struct Totals {
     /// From when a set was due (without a rate: handed over) to its acknowledgement.
     pub(crate) ack: Series,
+    /// Whether there is a rate; the next two are kept only then.
+    pub(crate) is_open: bool,
     /// From when a set was handed over to its acknowledgement.
     pub(crate) service: Series,
     /// From when a set was due to when it was handed over.
@@ -99,7 +101,7 @@ impl Ledger {
     /// These messages are about to be handed over; told first, because the answer may come before the last of them.
     pub(crate) fn hand_over(&mut self, lane: u32, sequences: Range<u64>, due: Instant, now: Instant) {
         let mut totals = lock(&self.totals);
-        if totals.counts(due) {
+        if totals.is_open && totals.counts(due) {
             totals.late.record(now - due, sequences.end - sequences.start);
         }
         drop(totals);
@@ -131,7 +133,9 @@ impl Ledger {
                 totals.acknowledged_bytes += self.sizes.total(salt, &sequences);
                 if totals.counts(handed.due) {
                     totals.ack.record(now - handed.due, taken);
-                    totals.service.record(now - handed.at, taken);
+                    if totals.is_open {
+                        totals.service.record(now - handed.at, taken);
+                    }
                 }
                 lane.published.acknowledge(taken);
             } else {
@@ -210,7 +214,7 @@ mod tests {
     impl Books {
         fn new() -> Self {
             let sizes = Arc::new(Sizes::new(&sizes::parse("100").unwrap(), 0));
-            let totals = Arc::new(Mutex::new(Totals::default()));
+            let totals = Arc::new(Mutex::new(Totals { is_open: true, ..Totals::default() }));
             let ledger = Ledger::new((1, 0), &[4], sizes, Arc::clone(&totals), None);
             Self { ledger, totals, start: Instant::now() }
         }

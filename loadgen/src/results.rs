@@ -141,9 +141,9 @@ pub(crate) struct Results {
     /// Messages that were due by the end and not handed over: the load was more than could be offered. Null without a rate.
     pub(crate) behind: Option<u64>,
     pub(crate) ack_us: Option<Percentiles>,
-    /// As `ack_us`, from when sets were handed over.
+    /// As `ack_us`, from when sets were handed over. Null without a rate: it would be the same.
     pub(crate) service_us: Option<Percentiles>,
-    /// From when sets were due to when they were handed over.
+    /// From when sets were due to when they were handed over. Null without a rate.
     pub(crate) late_us: Option<Percentiles>,
     pub(crate) end_to_end_us: Option<Percentiles>,
     pub(crate) verified: bool,
@@ -203,12 +203,10 @@ impl Results {
 
     /// The latencies that there are, with the names that people read and those of the fields.
     pub(crate) fn latencies(&self) -> impl Iterator<Item = (&'static str, &'static str, Percentiles)> {
-        // Without a rate the other two tell nothing that `ack` does not.
-        let is_open = self.settings.rate.is_some() || self.settings.ramp.is_some();
         let all = [
             ("ack", "ack_us", self.ack_us),
-            ("ack, once sent", "service_us", self.service_us.filter(|_| is_open)),
-            ("sent late by", "late_us", self.late_us.filter(|_| is_open)),
+            ("ack, once sent", "service_us", self.service_us),
+            ("sent late by", "late_us", self.late_us),
             ("end to end", "end_to_end_us", self.end_to_end_us),
         ];
         all.into_iter().filter_map(|(name, field, latencies)| Some((name, field, latencies?)))

@@ -182,7 +182,8 @@ impl<'a> Work<'a> {
         let timeout = plan.run.timeout;
         let (stop_publishing, stop) = watch::channel(false);
         let (stop_reading, stop_readers) = watch::channel(false);
-        let totals = Arc::new(Mutex::new(Totals::default()));
+        let rate = plan.load.as_ref().and_then(|load| load.rate);
+        let totals = Arc::new(Mutex::new(Totals { is_open: rate.is_some(), ..Totals::default() }));
         let mut waiting = Vec::new();
         if let Some(load) = &plan.load {
             let run = Run {
@@ -220,7 +221,6 @@ impl<'a> Work<'a> {
         }
         // Producers begin when every consumer stands at the end of its partitions: nothing is published before.
         let start = Instant::now();
-        let rate = plan.load.as_ref().and_then(|load| load.rate);
         let (warm_up, interval) = (plan.run.warmup, plan.run.interval);
         Ok(Self {
             plan,
@@ -264,10 +264,14 @@ impl<'a> Work<'a> {
                 || self.plan.load.is_none() && self.plan.run.count.is_some_and(|count| before.1 >= count);
             if !ending && (self.interruptions > 0 || run_until.is_some_and(|end| now >= end) || is_counted_out()) {
                 ending = true;
+                self.watch.stop_offering(now);
                 self.stop_publishing.send_replace(true);
             }
             let published = self.publishers.iter().all(JoinHandle::is_finished);
             let read = self.readers.iter().all(JoinHandle::is_finished);
+            if published {
+                self.watch.stop_offering(now);
+            }
             let over = published && (read || self.is_read(ending));
             // What does not come for the whole time-out does not come at all.
             let stuck = published && !self.publishers.is_empty() && now - idle_since > self.plan.run.timeout;
@@ -328,12 +332,11 @@ impl<'a> Work<'a> {
             ("late_us", totals.late.total()),
             ("end_to_end_us", &end_to_end),
         ];
-        let is_open = self.plan.load.as_ref().is_some_and(|load| load.rate.is_some());
         Results {
             interrupted: self.interruptions > 0,
             produce,
             consume,
-            behind: is_open.then_some(totals.behind),
+            behind: totals.is_open.then_some(totals.behind),
             ack_us: totals.ack.total().percentiles(),
             service_us: totals.service.total().percentiles(),
             late_us: totals.late.total().percentiles(),

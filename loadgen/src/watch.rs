@@ -35,6 +35,8 @@ pub(crate) struct Watch {
     readings: Vec<Rc<RefCell<Reading>>>,
     rate: Option<Rate>,
     start: Instant,
+    /// When publishing was told to stop: nothing is offered from then on.
+    offered_until: Option<Instant>,
     /// While the warm-up lasts: its end.
     warm_until: Option<Instant>,
     interval: Duration,
@@ -61,6 +63,7 @@ impl Watch {
             readings,
             rate,
             start: now,
+            offered_until: None,
             warm_until,
             interval,
             since: begin,
@@ -73,6 +76,11 @@ impl Watch {
     pub(crate) fn next(&self) -> Instant {
         let end = self.since.0 + self.interval;
         self.warm_until.map_or(end, |warm_until| end.min(warm_until))
+    }
+
+    /// Publishing is told to stop.
+    pub(crate) fn stop_offering(&mut self, now: Instant) {
+        self.offered_until.get_or_insert(now);
     }
 
     /// An interval is over.
@@ -108,8 +116,11 @@ impl Watch {
         let counters = self.counters();
         self.since = (now, counters);
         let warm_up = self.warm_until.is_some();
-        let due =
-            |rate: Rate| rate.due((now - self.start).as_secs_f64()) - rate.due((since - self.start).as_secs_f64());
+        let due_by = |rate: Rate, at: Instant| {
+            let at = self.offered_until.map_or(at, |until| at.min(until));
+            rate.due((at - self.start).as_secs_f64())
+        };
+        let due = |rate: Rate| due_by(rate, now) - due_by(rate, since);
         let mut totals = lock(&self.totals);
         let ack_us = totals.ack.end_interval(!warm_up);
         totals.service.end_interval(!warm_up);
@@ -214,10 +225,13 @@ mod tests {
         assert_eq!(watch.next(), warm + second);
         let measured = watch.end_interval(warm + second).clone();
         assert!(!measured.warm_up && (measured.offered.unwrap() - 100.0).abs() < 1e-6 && measured.published == 200);
+        watch.stop_offering(warm + second);
         // The tail is too short for a rate; its messages count.
         publish(7, start + second * 3);
         watch.end(warm + second + second / 10);
         assert_eq!(watch.timeline.len(), 3);
+        watch.end(warm + second * 2);
+        assert_eq!(watch.timeline.last().and_then(|moment| moment.offered), Some(0.0), "nothing is asked for any more");
         let produced = watch.produced();
         assert_eq!((produced.messages, produced.bytes, produced.seconds), (207, 2_070, 1.5));
         assert_eq!(lock(&totals).ack.total().percentiles().map(|all| all.count), Some(207));

@@ -26,7 +26,7 @@ pub(super) fn lead(results: &[Results]) -> String {
     if let Some(rate) = settings.rate {
         parts.push(format!("{} messages a second", grouped(rate.round() as u64)));
     }
-    parts.extend(settings.ramp.as_ref().map(|ramp| format!("{ramp} messages a second")));
+    parts.extend(settings.ramp.as_ref().map(|ramp| format!("a ramp of {ramp} messages a second")));
     parts.extend(settings.outstanding.map(|sets| format!("{sets} sets outstanding")));
     parts.push(only.started.clone());
     escape(&parts.join("; "))
@@ -44,7 +44,11 @@ pub(super) fn judgement(results: &[Results], names: &[String]) -> String {
         let (class, verdict) = if run.is_success() { ("good", "verified") } else { ("bad", "NOT VERIFIED, or failed") };
         let _ = write!(text, "<span class=\"{class}\">{name}{verdict}</span>");
         if let Some(behind) = run.behind.filter(|behind| *behind > 0) {
-            let _ = write!(text, "<span class=\"bad\">{name}{behind} messages behind the rate at the end</span>");
+            let _ = write!(
+                text,
+                "<span class=\"bad\">{name}{} messages behind the rate at the end</span>",
+                grouped(behind)
+            );
         }
     }
     text += "</p>\n";

@@ -118,7 +118,8 @@ fn charts_of_many(results: &[Results], names: &[String]) -> Vec<Chart> {
 
 /// How many messages there are for one that is slower, and how slow.
 fn curve_points(curve: &[(f64, u64)]) -> Vec<(f64, f64)> {
-    let points = curve.iter().filter(|(quantile, _)| *quantile < 1.0);
+    // The fastest of all is an outlier, not a percentile.
+    let points = curve.iter().filter(|(quantile, _)| *quantile > 0.0 && *quantile < 1.0);
     points.map(|(quantile, latency_us)| (1.0 / (1.0 - quantile), *latency_us as f64)).collect()
 }
 
