@@ -209,24 +209,29 @@ pub(crate) async fn settle(client: &Client, partitions: u32, members: usize) -> 
     panic!("the group is not settled after {PATIENCE:?}: {last:#?}");
 }
 
-/// Waits until everything that was published is committed.
+/// How far each partition is committed, and its end.
+async fn progress(client: &Client) -> Option<BTreeMap<u32, (Option<u64>, u64)>> {
+    let topic = client.admin().describe_topic(TOPIC).await.ok()?;
+    let group = describe(client).await?;
+    let committed = |partition: u32| {
+        let found = group.partitions.iter().find(|found| found.partition == partition)?;
+        Some(found.committed?.1)
+    };
+    Some(topic.details.iter().map(|at| (at.partition, (committed(at.partition), at.end))).collect())
+}
+
+/// Waits until everything that was published is committed, for as long as it gets on.
 pub(crate) async fn catch_up(client: &Client) {
-    let is_there = async || {
-        let topic = client.admin().describe_topic(TOPIC).await.ok()?;
-        let group = describe(client).await?;
-        let committed = |partition: u32| {
-            let found = group.partitions.iter().find(|found| found.partition == partition)?;
-            Some(found.committed?.1)
-        };
-        let is_done = |detail: &corelane_client::PartitionDetail| {
-            detail.end == 0 || committed(detail.partition) == Some(detail.end)
-        };
-        Some(topic.details.iter().all(is_done))
-    };
-    let caught_up = async {
-        while is_there().await != Some(true) {
-            tokio::time::sleep(Duration::from_millis(100)).await;
+    let (mut last, mut advanced) = (BTreeMap::new(), std::time::Instant::now());
+    while advanced.elapsed() < PATIENCE {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let Some(now) = progress(client).await else { continue };
+        if now.values().all(|(committed, end)| *end == 0 || *committed == Some(*end)) {
+            return;
         }
-    };
-    soon("everything to be committed", caught_up).await;
+        if now != last {
+            (last, advanced) = (now, std::time::Instant::now());
+        }
+    }
+    panic!("nothing more was committed for {PATIENCE:?}; committed and end of each partition: {last:?}");
 }
