@@ -25,8 +25,8 @@ fn mirror(from: &Broker, to: &Broker, args: &[&str]) -> Command {
 }
 
 fn start(from: &Broker, to: &Broker, args: &[&str]) -> Running {
-    let mut quick = vec!["--commit-interval", "200ms", "--lease", "1s"];
-    for (option, value) in [("--group", "m"), ("--report-interval", "1h")] {
+    let mut quick = vec!["--commit-interval", "200ms"];
+    for (option, value) in [("--group", "m"), ("--lease", "1s"), ("--report-interval", "1h")] {
         if !args.contains(&option) {
             quick.extend([option, value]);
         }
@@ -250,7 +250,7 @@ fn what_has_arrived_is_committed_and_told_while_the_next_message_waits_for_its_t
     produce(&source, &[], b"small\n");
     // Several minutes' worth.
     produce(&source, &[], &[&vec![b'x'; 500_000][..], b"\n"].concat());
-    let mut running = start(&source, &target, &["--rate", "1KB", "--report-interval", "100ms"]);
+    let mut running = start(&source, &target, &["--rate", "1KB", "--report-interval", "100ms", "--lease", "30s"]);
     wait_until("the first message to be committed", DEADLINE, || {
         let group = run(source.cli().args(["--json", "group", "describe", "m"]), DEADLINE);
         let group: serde_json::Value = serde_json::from_slice(&group.stdout).unwrap_or_default();
