@@ -95,7 +95,7 @@ differences are told.")]
         /// Fail if a figure is worse by more than so many percent
         #[arg(long, value_name = "PERCENT", value_parser = percent)]
         fail_above: Option<f64>,
-        /// Figures that --fail-above judges [default: rates, and latencies but for the maxima]
+        /// Figures that --fail-above judges [default: rates, and latencies up to p99.9]
         #[arg(long, value_name = "FIGURE", value_delimiter = ',', value_parser = figures())]
         figures: Vec<String>,
         /// Print the comparison as JSON
@@ -192,7 +192,7 @@ pub(crate) struct LoadArgs {
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub(crate) set: u32,
 
-    /// Keys: none, uniform:N, zipf:N[:EXPONENT]. They decide the partitions, and every producer publishes to all of them
+    /// Keys, which decide the partitions (of all, for every producer): none, uniform:N, zipf:N or zipf:N:EXPONENT
     #[arg(long, value_name = "KEYS", default_value = "none", value_parser = keys::parse)]
     pub(crate) keys: KeySpec,
 

@@ -1,5 +1,6 @@
 //! What a run is to do, as the command line asks for it: checked, with the defaults filled in.
 
+use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -54,6 +55,16 @@ pub(crate) struct Audience {
 impl Plan {
     /// None for a command that is no run.
     pub(crate) fn new(command: Command) -> Result<Option<Self>, String> {
+        let Some(plan) = Self::of(command)? else { return Ok(None) };
+        if plan.run.html.as_deref() == Some(Path::new("-")) {
+            return Err(
+                "--html takes a file: standard output has the table; `report --html -` prints a page".to_owned()
+            );
+        }
+        Ok(Some(plan))
+    }
+
+    fn of(command: Command) -> Result<Option<Self>, String> {
         let plan = match command {
             Command::Produce { run, load } => {
                 let load = Load::new(&run, load)?;
@@ -242,9 +253,11 @@ mod tests {
     }
 
     #[test]
-    fn random_arrivals_need_a_rate() {
+    fn random_arrivals_need_a_rate_and_a_page_a_file() {
         let cli = Cli::try_parse_from("loadgen both --topic t --arrivals poisson".split(' ')).unwrap();
         assert!(Plan::new(cli.command).unwrap_err().contains("--rate"));
+        let cli = Cli::try_parse_from("loadgen both --topic t --html -".split(' ')).unwrap();
+        assert!(Plan::new(cli.command).unwrap_err().contains("--html"));
     }
 
     #[test]

@@ -236,13 +236,15 @@ impl Publisher {
                 }
             }
         }
+        let sending = self.producer.send(record(topics, lane, header, key, &self.waiting));
         tokio::select! {
-            sent = self.producer.send(record(topics, lane, header, key, &self.waiting)) => sent.map(drop).map_err(|error| refused(&error)),
+            sent = sending => sent.map(drop).map_err(|error| refused(&error)),
             _ = self.run.stop.wait_for(|stop| *stop) => Err(End::Stopped),
         }
     }
 }
 
+/// The message as the producer takes it.
 fn record<'a>(topics: &'a Topics, lane: u32, header: &Header, key: Option<&'a [u8]>, value: &'a [u8]) -> Record<'a> {
     let record = Record::to(topics.name(lane)).partition(topics.lane(lane).partition);
     let record = record.value(value).timestamp_ms((header.published_us / 1_000) as i64);
