@@ -10,7 +10,7 @@ use corelane_proto::frame::{FrameHeader, HEADER_BYTES, Method, Status, encode_re
 use corelane_proto::message::MessageParts;
 use corelane_proto::pb;
 use corelane_proto::set::SetBuilder;
-use corelane_testkit::{Broker, http_get};
+use corelane_testkit::{Broker, http_get, wait_until};
 use prost::Message;
 
 /// How long any one thing may take on a busy machine before a test gives up.
@@ -167,14 +167,19 @@ pub(crate) fn fetch(topic: &pb::Topic, partition: u32, position: u64, max_wait_m
     }
 }
 
-/// The sum over all shards of the metric `name`, of those lines that hold `label`.
+/// The sum over all shards of the metric `name`, of those lines that hold `label`. A page leaves out a shard that is too
+/// busy to answer in time: then the next one tells.
 pub(crate) fn metric(broker: &Broker, name: &str, label: &str) -> u64 {
-    let page = http_get(broker.http_addr(), "/metrics", PATIENCE).expect("the metrics page comes");
     let wanted =
         |line: &&str| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(['{', ' ']) && rest.contains(label));
-    let lines: Vec<&str> = page.body.lines().filter(wanted).collect();
-    assert!(!lines.is_empty(), "there is no metric {name} with {label:?}");
-    lines.iter().map(|line| line.rsplit(' ').next().and_then(|value| value.parse::<u64>().ok()).expect("a count")).sum()
+    let value = |line: &str| line.rsplit(' ').next().and_then(|value| value.parse::<u64>().ok()).expect("a count");
+    let mut sum = None;
+    wait_until(&format!("the metric {name} with {label:?}"), PATIENCE, || {
+        let page = http_get(broker.http_addr(), "/metrics", PATIENCE).expect("the metrics page comes");
+        sum = page.body.lines().filter(wanted).map(value).reduce(|sum, value| sum + value);
+        sum.is_some()
+    });
+    sum.expect("waited for")
 }
 
 /// How many connections the broker closed for this reason.
