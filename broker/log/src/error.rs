@@ -159,6 +159,22 @@ pub enum OpenError {
         /// The segment behind it.
         to: Position,
     },
+    /// The oldest segments are missing.
+    #[error(
+        "{path}: the log's oldest bytes, {from} to {to}, are missing; put the missing segment files back, or accept the \
+         loss: remove {mark} in that directory and restart, and the log begins at {to}",
+        path = path.display()
+    )]
+    MissingStart {
+        /// The partition's directory.
+        path: PathBuf,
+        /// Where the log began.
+        from: Position,
+        /// The first segment that is there.
+        to: Position,
+        /// The file that says where the log began.
+        mark: String,
+    },
     /// A good message of a version that this program does not know.
     #[error("{path}: the message at {at} has format version {version}; start a newer broker on this directory", path = path.display())]
     NewerVersion {

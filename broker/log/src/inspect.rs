@@ -66,7 +66,7 @@ impl SegmentFile {
 /// Lists a partition's directory.
 pub async fn partition_files<D: Disk>(disk: &D, dir: &Path) -> io::Result<PartitionFiles> {
     let layout = Layout::read(&disk.list(dir).await?);
-    let gap = layout.gap().map(|gap| (Position(gap.from), Position(gap.to)));
+    let gap = layout.missing_start().or_else(|| layout.gap()).map(|gap| (Position(gap.from), Position(gap.to)));
     let bases = layout.segments.iter().map(|segment| Position(segment.base));
     let nexts: Vec<Option<Position>> = bases.skip(1).map(Some).chain([None]).collect();
     let segments = layout.segments.iter().zip(nexts).map(|(segment, next)| SegmentFile {

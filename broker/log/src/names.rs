@@ -11,6 +11,8 @@ pub(crate) enum FileKind {
     Segment(Position, Epoch),
     /// The sidecar of a closed segment.
     Summary(Position, Epoch),
+    /// `<position, 20 digits>.start`: the log's segments begin there or below, so that one that is missing is noticed.
+    Start(Position),
     /// A segment file made ahead, not yet part of the log.
     Prepared,
     /// What recovery cut off a segment, kept for the operator.
@@ -39,6 +41,11 @@ pub(crate) fn summary(base: Position, epoch: Epoch) -> String {
     stem(base, epoch) + ".summary"
 }
 
+/// The name of the empty file that says where the log begins.
+pub(crate) fn start(at: Position) -> String {
+    format!("{:020}.start", at.0)
+}
+
 /// The name of the copy of a tail that recovery cut off at `wall_ms`.
 pub(crate) fn cut(base: Position, epoch: Epoch, wall_ms: i64) -> String {
     format!("{}.cut-{wall_ms}", segment(base, epoch))
@@ -64,6 +71,9 @@ pub(crate) fn classify(name: &str) -> FileKind {
     if let Some((base, epoch)) = name.strip_suffix(".summary").and_then(parse_stem) {
         return FileKind::Summary(base, epoch);
     }
+    if let Some(at) = name.strip_suffix(".start").and_then(parse_position) {
+        return FileKind::Start(at);
+    }
     match name.split_once(".log.cut-") {
         Some((stem, _)) if parse_stem(stem).is_some() => FileKind::Cut,
         _ => FileKind::Foreign,
@@ -73,11 +83,15 @@ pub(crate) fn classify(name: &str) -> FileKind {
 /// Digits only, and exactly as many as are written: another spelling of the same number is not ours.
 fn parse_stem(stem: &str) -> Option<(Position, Epoch)> {
     let (base, epoch) = stem.split_once('-')?;
-    let digits = |text: &str, count: usize| text.len() == count && text.bytes().all(|byte| byte.is_ascii_digit());
-    if !digits(base, 20) || !digits(epoch, 8) {
-        return None;
-    }
-    Some((Position(base.parse().ok()?), Epoch(epoch.parse().ok()?)))
+    Some((parse_position(base)?, Epoch(digits(epoch, 8)?.parse().ok()?)))
+}
+
+fn parse_position(text: &str) -> Option<Position> {
+    Some(Position(digits(text, 20)?.parse().ok()?))
+}
+
+fn digits(text: &str, count: usize) -> Option<&str> {
+    (text.len() == count && text.bytes().all(|byte| byte.is_ascii_digit())).then_some(text)
 }
 
 #[cfg(test)]
@@ -91,6 +105,8 @@ mod tests {
         assert_eq!(classify(&segment(base, epoch)), FileKind::Segment(base, epoch));
         assert_eq!(classify(&summary(base, epoch)), FileKind::Summary(base, epoch));
         assert_eq!(classify(&cut(base, epoch, 1_700_000_000_000)), FileKind::Cut);
+        assert_eq!(start(base), "00000000000123456789.start");
+        assert_eq!(classify(&start(base)), FileKind::Start(base));
         assert_eq!(classify(PREPARED), FileKind::Prepared);
         assert_eq!(classify("00000000000123456789-00000007.summary.tmp"), FileKind::Temporary);
         assert_eq!(classify("00000000000123456789-00000007.log.cut-17.new"), FileKind::Temporary);
@@ -102,6 +118,7 @@ mod tests {
             "",
             "x.log",
             "1-1.log",
+            "1.start",
             "+0000000000000000001-00000001.log",
             "99999999999999999999-00000001.log",
             "00000000000123456789-00000007.log.bak",

@@ -12,8 +12,9 @@ use super::promises::Departed;
 use super::state::{Doomed, Ending, Rolling, State};
 use super::{Inner, Partition, count};
 use crate::env::{Disk, Env, File, OpenMode};
-use crate::error::{ClosedReason, KeepError};
+use crate::error::{ClosedReason, KeepError, is_no_space};
 use crate::limits;
+use crate::names;
 use crate::retention::{ClosedSegment, expires_at_ms, is_expired};
 use crate::segment::{Arrivals, Facts, Now, Segment};
 use crate::summary::Summary;
@@ -37,6 +38,8 @@ enum ChoreKind {
     Summarize,
     /// A segment before it left the log, but deleting its files failed.
     Remove,
+    /// No file says that the log begins here.
+    MarkStart,
 }
 
 impl<E: Env> Partition<E> {
@@ -136,6 +139,13 @@ async fn remove_dir<D: Disk>(disk: &D, dir: &Path) -> std::io::Result<()> {
     empty_dir(disk, renamed).await
 }
 
+async fn remove_if_there<D: Disk>(disk: &D, path: &Path) -> std::io::Result<()> {
+    match disk.remove_file(path).await {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        done => done,
+    }
+}
+
 /// Removes a directory and the files in it; one that is not there is well.
 async fn empty_dir<D: Disk>(disk: &D, dir: &Path) -> std::io::Result<()> {
     let entries = match disk.list(dir).await {
@@ -198,6 +208,9 @@ impl<E: Env> State<E> {
         if self.rolling == Rolling::No && grown >= self.tuning.summary_step_bytes {
             return Some(Chore { base: active.base, kind: ChoreKind::Summarize });
         }
+        if self.chores.needs_mark {
+            return Some(Chore { base: self.start(), kind: ChoreKind::MarkStart });
+        }
         if self.chores.untidy == 0 {
             return None;
         }
@@ -225,6 +238,7 @@ impl<E: Env> Inner<E> {
             ChoreKind::Trim => self.trim_file(chore.base).await,
             ChoreKind::Summarize => self.summarize(chore.base).await,
             ChoreKind::Remove => self.remove_doomed().await,
+            ChoreKind::MarkStart => self.mark_start().await,
         };
         let now = self.shard.env().monotonic();
         let mut state = self.state.borrow_mut();
@@ -234,7 +248,7 @@ impl<E: Env> Inner<E> {
             tracing::warn!(partition = %self.label, "{what} failed and is tried again later: {error}");
             let until = now + self.shard.tuning().housekeeping_retry;
             match chore.kind {
-                ChoreKind::Trim | ChoreKind::Summarize => state.chores.tidying_rests_until = until,
+                ChoreKind::Trim | ChoreKind::Summarize | ChoreKind::MarkStart => state.chores.tidying_rests_until = until,
                 ChoreKind::Expire | ChoreKind::LookUp | ChoreKind::Remove => {
                     state.chores.expiry_rests_until = until;
                     state.chores.failures += 1;
@@ -269,16 +283,60 @@ impl<E: Env> Inner<E> {
     /// may go: a crash must not leave a gap.
     async fn remove_doomed(&self) -> std::io::Result<()> {
         let Some(Doomed { log, summary }) = self.state.borrow().chores.doomed.clone() else { return Ok(()) };
+        self.move_mark().await?;
         let disk = self.shard.env().disk();
         for path in [&log, &summary] {
-            match disk.remove_file(path).await {
-                Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
-                _ => {}
-            }
+            remove_if_there(disk, path).await?;
         }
         disk.sync_dir(&self.dir).await?;
         self.state.borrow_mut().chores.doomed = None;
         Ok(())
+    }
+
+    /// Makes the empty file whose name says where the log begins. Failed once, it is left to the next start.
+    async fn mark_start(&self) -> std::io::Result<()> {
+        let start = {
+            let mut state = self.state.borrow_mut();
+            let start = state.start();
+            state.chores.needs_mark = false;
+            // Even if this fails: what may be there must move along.
+            state.chores.start_mark = Some(start);
+            start
+        };
+        let path = self.dir.join(names::start(Position(start)));
+        match self.shard.env().disk().open(&path, OpenMode::Create).await {
+            Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Says durably that the log begins where its first segment now does, before the file of the one that left it goes:
+    /// else a start could not tell what retention took from what was lost. A rename asks a full disk for nothing, and
+    /// where even that is refused, nothing is said any more.
+    async fn move_mark(&self) -> std::io::Result<()> {
+        let disk = self.shard.env().disk();
+        let (known, start) = {
+            let state = self.state.borrow();
+            (state.chores.start_mark, state.start())
+        };
+        if let Some(known) = known.filter(|known| *known < start) {
+            let path = |at| self.dir.join(names::start(Position(at)));
+            let (old, new) = (path(known), path(start));
+            let mark = match disk.rename(&old, &new).await {
+                Ok(()) => Some(start),
+                Err(error) if error.kind() == ErrorKind::NotFound => {
+                    remove_if_there(disk, &new).await?;
+                    None
+                }
+                Err(error) if is_no_space(&error) => {
+                    remove_if_there(disk, &old).await?;
+                    None
+                }
+                Err(error) => return Err(error),
+            };
+            self.state.borrow_mut().chores.start_mark = mark;
+        }
+        disk.sync_dir(&self.dir).await
     }
 
     /// Finds out when the segment's newest bytes arrived: from its summary, or else as the start could tell.

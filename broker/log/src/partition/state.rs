@@ -28,6 +28,8 @@ pub(crate) struct Found<E: Env> {
     pub(crate) last: LastMessage,
     /// Why it takes no appends, if it does not.
     pub(crate) refuses: Option<ClosedReason>,
+    /// Where a file's name says that the log begins.
+    pub(crate) start_mark: Option<u64>,
 }
 
 pub(super) struct State<E: Env> {
@@ -135,6 +137,10 @@ pub(super) struct Chores {
     pub(super) summarized_to: u64,
     /// What left the log, and has yet to leave the disk for certain.
     pub(super) doomed: Option<Doomed>,
+    /// Where the name of a file says that the log begins, as far as is known; `None`: there is no such file.
+    pub(super) start_mark: Option<u64>,
+    /// No file says so: the log was made by an older version. One is made.
+    pub(super) needs_mark: bool,
     /// Failures to delete so far, and the last one.
     pub(super) failures: u64,
     pub(super) last_failure: String,
@@ -159,7 +165,7 @@ pub(super) enum Room {
 
 impl<E: Env> State<E> {
     pub(super) fn new(config: TopicConfig, tuning: Tuning, found: Found<E>) -> Self {
-        let Found { mut segments, end, last, refuses } = found;
+        let Found { mut segments, end, last, refuses, start_mark } = found;
         let active = segments.back_mut().expect("a log has a segment");
         if active.index.is_none() {
             active.index = Some(Rc::new(Index::new(end - active.base, tuning.stretch_bytes)));
@@ -189,7 +195,7 @@ impl<E: Env> State<E> {
             frozen: None,
             ended: None,
             ending: None,
-            chores: Chores { untidy, ..Chores::default() },
+            chores: Chores { untidy, start_mark, needs_mark: start_mark.is_none(), ..Chores::default() },
             promises: Promises::default(),
         }
     }

@@ -14,6 +14,7 @@ use crate::coverage::LastMessage;
 use crate::env::{Disk, Env, File, OpenMode};
 use crate::error::OpenError;
 use crate::index::Index;
+use crate::names;
 use crate::partition::Found;
 use crate::shard::{EnvFile, Shard};
 
@@ -57,6 +58,10 @@ impl<E: Env> Recovery<'_, E> {
         let mut segments = layout.segments.clone();
         let bytes = file.bytes().await.map_err(OpenError::disk("reading the size of", &path))?;
         segments.last_mut().expect("there is a newest segment").bytes = bytes;
+        if let Some(gap) = layout.missing_start() {
+            let (from, to) = (Position(gap.from), Position(gap.to));
+            return Err(OpenError::MissingStart { path: self.dir.to_owned(), from, to, mark: names::start(from) });
+        }
         if let Some(gap) = layout.gap() {
             let (from, to) = (Position(gap.from), Position(gap.to));
             return Err(OpenError::Gap { path: self.dir.to_owned(), from, to });
@@ -73,11 +78,13 @@ impl<E: Env> Recovery<'_, E> {
         }
         let outcome = self.walk(&segments, &file).await?;
         self.report.end = Position(outcome.end);
-        if outcome.closes_last {
-            self.go_on_in_new(segments, file, outcome).await
+        let (mut found, report) = if outcome.closes_last {
+            self.go_on_in_new(segments, file, outcome).await?
         } else {
-            self.settle(segments, file, outcome).await
-        }
+            self.settle(segments, file, outcome).await?
+        };
+        found.start_mark = layout.start;
+        Ok((found, report))
     }
 
     /// Finds the end: walks from the floor, or from the last segment's base, through all segments that follow.

@@ -30,8 +30,10 @@ impl SegmentFile {
 pub(crate) struct Layout {
     /// By base.
     pub(crate) segments: Vec<SegmentFile>,
-    /// Ours, and of no use any more: unfinished files, summaries without their segment.
+    /// Ours, and of no use any more: unfinished files, summaries without their segment, earlier starts.
     pub(crate) leftovers: Vec<String>,
+    /// Where the log begins, as a file's name says: no segment above is the first one. `None`: nothing says.
+    pub(crate) start: Option<u64>,
     /// Copies of what recovery cut off: the operator's.
     pub(crate) cuts: Vec<String>,
     /// Not ours: left alone.
@@ -49,6 +51,7 @@ impl Layout {
     pub(crate) fn read(entries: &[DirEntry]) -> Layout {
         let mut layout = Layout::default();
         let mut summaries = Vec::new();
+        let mut starts = Vec::new();
         for entry in entries {
             match names::classify(&entry.name) {
                 _ if entry.is_dir => layout.foreign.push(entry.name.clone()),
@@ -59,18 +62,29 @@ impl Layout {
                     modified_ms: entry.modified_ms,
                 }),
                 FileKind::Summary(base, epoch) => summaries.push((base.0, epoch, entry.name.clone())),
+                FileKind::Start(at) => starts.push((at.0, entry.name.clone())),
                 FileKind::Prepared | FileKind::Temporary => layout.leftovers.push(entry.name.clone()),
                 FileKind::Cut => layout.cuts.push(entry.name.clone()),
                 FileKind::Foreign => layout.foreign.push(entry.name.clone()),
             }
         }
         layout.segments.sort_by_key(|segment| (segment.base, segment.epoch));
+        // The highest: what is forgotten too early is missed by nobody.
+        layout.start = starts.iter().map(|(at, _)| *at).max();
+        let earlier = starts.into_iter().filter(|(at, _)| Some(*at) != layout.start);
+        layout.leftovers.extend(earlier.map(|(_, name)| name));
         for (base, epoch, name) in summaries {
             if !layout.segments.iter().any(|segment| (segment.base, segment.epoch) == (base, epoch)) {
                 layout.leftovers.push(name);
             }
         }
         layout
+    }
+
+    /// The bytes that the log had at its beginning, and that no segment has now.
+    pub(crate) fn missing_start(&self) -> Option<Gap> {
+        let (from, to) = (self.start?, self.segments.first()?.base);
+        (from < to).then_some(Gap { from, to })
     }
 
     /// The first place where a segment does not reach the next one.
@@ -102,6 +116,7 @@ mod tests {
             segment(0, 500),
             file("next.prepared", 0),
             file("notes.txt", 3),
+            file(&names::start(Position(0)), 0),
             file(&names::summary(Position(0), Epoch(1)), 3),
             file(&names::summary(Position(7), Epoch(1)), 3),
             file("00000000000000000000-00000001.log.cut-17", 3),
@@ -112,6 +127,18 @@ mod tests {
         assert_eq!(layout.cuts, ["00000000000000000000-00000001.log.cut-17"]);
         assert_eq!(layout.foreign, ["notes.txt", "lost+found"]);
         assert_eq!(layout.gap(), None);
+    }
+
+    #[test]
+    fn what_is_missing_below_the_first_segment_is_told_by_the_file_that_names_the_start() {
+        let start = |at| file(&names::start(Position(at)), 0);
+        let missing = |entries: &[DirEntry]| Layout::read(entries).missing_start();
+        assert_eq!(missing(&[start(0), segment(500, 9)]), Some(Gap { from: 0, to: 500 }));
+        assert_eq!(missing(&[start(500), segment(500, 9)]), None);
+        assert_eq!(missing(&[start(500), segment(0, 500), segment(500, 9)]), None, "an unlink that was taken back");
+        assert_eq!(missing(&[segment(500, 9)]), None, "nobody knows");
+        let layout = Layout::read(&[start(500), start(0), segment(500, 9)]);
+        assert_eq!((layout.missing_start(), &layout.leftovers[..]), (None, &[names::start(Position(0))][..]));
     }
 
     #[test]

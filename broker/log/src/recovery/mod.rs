@@ -61,16 +61,18 @@ impl<E: Env> Partition<E> {
         }
         let entries = disk.list(&dir).await.map_err(OpenError::disk("listing", &dir))?;
         let base = options.start.0;
-        let file = match &Layout::read(&entries).segments[..] {
+        let layout = Layout::read(&entries);
+        let file = match &layout.segments[..] {
             [] => None,
             [only] if (only.base, only.epoch) == (base, options.epoch) => Some(take_over(shard, &dir, only).await?),
             _ => return Err(OpenError::Exists { path: dir }),
         };
         let (file, file_bytes) = make_segment(shard, &dir, base, options, file).await?;
+        mark_start(disk, &dir, base, &layout).await?;
         disk.sync_dir(&dir).await.map_err(OpenError::disk("flushing", &dir))?;
         disk.sync_dir(topic_dir).await.map_err(OpenError::disk("flushing", topic_dir))?;
         let segments = VecDeque::from([empty_segment(shard, base, options, file, file_bytes)]);
-        let found = Found { segments, end: base, last: LastMessage::default(), refuses: None };
+        let found = Found { segments, end: base, last: LastMessage::default(), refuses: None, start_mark: Some(base) };
         Ok(Partition::assemble(shard, dir, options, found))
     }
 
@@ -109,6 +111,25 @@ fn check<E: Env>(shard: &Shard<E>, options: &PartitionOptions) -> Result<(), Ope
         return Err(InvalidConfig { field: "set_bytes_max", reason }.into());
     }
     Ok(())
+}
+
+/// Says where a log that is being made begins; what an earlier attempt said with another start goes.
+async fn mark_start<D: Disk>(disk: &D, dir: &Path, base: u64, layout: &Layout) -> Result<(), OpenError> {
+    let mark = names::start(Position(base));
+    let earlier = layout.start.map(|at| names::start(Position(at)));
+    for name in layout.leftovers.iter().filter(|name| is_start(name)).chain(&earlier).filter(|name| **name != mark) {
+        let path = dir.join(name);
+        disk.remove_file(&path).await.map_err(OpenError::disk("removing", path))?;
+    }
+    let path = dir.join(mark);
+    match disk.open(&path, OpenMode::Create).await {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(OpenError::disk("making", &path)(error)),
+        _ => Ok(()),
+    }
+}
+
+fn is_start(name: &str) -> bool {
+    matches!(names::classify(name), names::FileKind::Start(_))
 }
 
 /// Opens the empty segment that an earlier attempt to make the partition left; refuses one with content.

@@ -115,7 +115,7 @@ impl<E: Env> Recovery<'_, E> {
         let mut list = self.segment_list(&segments, outcome.indexes, false);
         list.back_mut().expect("there is a damaged segment").arrivals = Some(self.arrivals(&damaged, outcome.end));
         list.push_back(empty_segment(self.shard, outcome.end, self.options, new, new_bytes));
-        let found = Found { segments: list, end: outcome.end, last: LastMessage::default(), refuses: None };
+        let found = Found { segments: list, end: outcome.end, last: LastMessage::default(), refuses: None, start_mark: None };
         Ok((found, self.report))
     }
 
@@ -159,7 +159,7 @@ impl<E: Env> Recovery<'_, E> {
         if outcome.end > active.base {
             active.arrivals = Some(self.arrivals(&last, outcome.end));
         }
-        Ok((Found { segments: list, end: outcome.end, last: outcome.last, refuses }, self.report))
+        Ok((Found { segments: list, end: outcome.end, last: outcome.last, refuses, start_mark: None }, self.report))
     }
 
     /// Keeps a durable copy of a torn tail, before any of it is overwritten. Without room for it nothing is overwritten,

@@ -49,6 +49,75 @@ fn what_is_missing_or_of_another_epoch_is_refused() {
     });
 }
 
+fn start_mark(at: u64) -> std::path::PathBuf {
+    partition_dir().join(format!("{at:020}.start"))
+}
+
+/// The bases of the segments that are there.
+fn bases(machine: &Machine) -> Vec<u64> {
+    let paths = machine.sim.disk().paths().into_iter().filter(|path| path.extension().is_some_and(|e| e == "log"));
+    paths.map(|path| path.file_name().unwrap().to_str().unwrap()[..20].parse().unwrap()).collect()
+}
+
+#[test]
+fn a_missing_oldest_segment_is_refused_until_it_is_back_or_its_loss_is_accepted() {
+    let machine = with_log(10, 40);
+    let all = bases(&machine);
+    let trimmed_to = all[2];
+    // What retention and trim took is not missed; a crash anywhere leaves it so: the model test has those.
+    let machine = machine.run_and_return(async |machine: &Machine| {
+        let (log, _) = machine.open(options()).await;
+        assert_eq!(log.trim(Position(trimmed_to)).await.unwrap(), Position(trimmed_to));
+    });
+    let machine = machine.power_cut();
+    let machine = machine.run_and_return(async |machine: &Machine| {
+        let (log, _) = machine.open(options()).await;
+        assert_eq!(log.bounds().start, Position(trimmed_to));
+        log.close().await.unwrap();
+        let away = topic_dir().join("away");
+        machine.env.disk().rename(&segment_path(trimmed_to), &away).await.unwrap();
+        match machine.try_open(options(), None).await.err() {
+            Some(OpenError::MissingStart { from, to, .. }) => assert_eq!((from.0, to.0), (trimmed_to, all[3])),
+            other => panic!("a missing segment was expected, not {other:?}"),
+        }
+        machine.env.disk().rename(&away, &segment_path(trimmed_to)).await.unwrap();
+        let (log, _) = machine.open(options()).await;
+        assert_eq!(log.bounds().start, Position(trimmed_to));
+        log.close().await.unwrap();
+        machine.env.disk().remove_file(&segment_path(trimmed_to)).await.unwrap();
+        machine.env.disk().remove_file(&start_mark(trimmed_to)).await.unwrap();
+        let (log, _) = machine.open(options()).await;
+        assert_eq!(log.bounds().start, Position(all[3]));
+        // And from here on nothing more may go.
+        machine.eventually("it is said where the log begins", || marks(machine) == [start_mark(all[3])]).await;
+        log.close().await.unwrap();
+    });
+    machine.power_cut();
+}
+
+fn marks(machine: &Machine) -> Vec<std::path::PathBuf> {
+    machine.sim.disk().paths().into_iter().filter(|path| path.extension().is_some_and(|e| e == "start")).collect()
+}
+
+#[test]
+fn where_no_name_can_be_changed_nothing_is_said_of_the_start_and_room_is_made_all_the_same() {
+    let machine = with_log(11, 40);
+    let to = bases(&machine)[2];
+    let machine = machine.run_and_return(async |machine: &Machine| {
+        let (log, _) = machine.open(options()).await;
+        machine.sim.disk().set_faults(Faults { names_full: true, ..Faults::default() });
+        assert_eq!(log.trim(Position(to)).await.unwrap(), Position(to));
+        assert!(marks(machine).is_empty());
+        machine.sim.disk().set_faults(Faults::default());
+    });
+    let machine = machine.power_cut();
+    machine.run(async {
+        let (log, _) = machine.open(options()).await;
+        assert_eq!(log.bounds().start, Position(to));
+        log.close().await.unwrap();
+    });
+}
+
 #[test]
 fn files_that_are_not_ours_are_named_and_left_alone() {
     let machine = with_log(3, 3);

@@ -150,7 +150,7 @@ impl<'a> Verification<'a> {
                 }
             }
             // Told above.
-            Some(Err(OpenError::Gap { .. })) | None => {}
+            Some(Err(OpenError::Gap { .. } | OpenError::MissingStart { .. })) | None => {}
             Some(Err(OpenError::Disk { path, source, .. })) => {
                 self.report.add(Finding::failed(self.directory.shown(path), source));
             }
