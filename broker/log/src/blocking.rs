@@ -329,6 +329,11 @@ impl File for BlockingFile {
         doing(move || file.set_len(bytes))
     }
 
+    fn links(&self) -> impl Future<Output = io::Result<u64>> + 'static {
+        let file = self.0.clone();
+        doing(move || Ok(file.metadata()?.nlink()))
+    }
+
     fn bytes(&self) -> impl Future<Output = io::Result<u64>> + 'static {
         let file = self.0.clone();
         doing(move || Ok(file.metadata()?.len()))

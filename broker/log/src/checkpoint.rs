@@ -147,6 +147,11 @@ impl Floors {
         }
     }
 
+    /// Whether there was no checkpoint at all, not even one that could not be read.
+    pub fn is_empty(&self) -> bool {
+        self.lives.is_empty() && self.unreadable.is_empty()
+    }
+
     /// The floor of a partition.
     pub fn of(&self, topic_id: TopicId, partition: u32) -> Option<CheckpointEntry> {
         self.entries.get(&(topic_id, partition)).copied()

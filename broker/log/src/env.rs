@@ -152,6 +152,8 @@ pub trait File: Clone + 'static {
     fn allocate(&self, bytes: u64) -> impl Future<Output = io::Result<()>> + 'static;
     /// Sets the size.
     fn truncate(&self, bytes: u64) -> impl Future<Output = io::Result<()>> + 'static;
+    /// How many names it has; none once it was removed.
+    fn links(&self) -> impl Future<Output = io::Result<u64>> + 'static;
     /// The size in bytes.
     fn bytes(&self) -> impl Future<Output = io::Result<u64>> + 'static;
 }

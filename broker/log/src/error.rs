@@ -175,6 +175,32 @@ pub enum OpenError {
         /// The file that says where the log began.
         mark: String,
     },
+    /// A segment goes on behind the place where the next one begins.
+    #[error(
+        "{path} has bytes behind {at}, where {next} begins: two segments overlap, and one of them is not this log's; \
+         move that one away and restart",
+        path = path.display()
+    )]
+    Overlap {
+        /// The segment.
+        path: PathBuf,
+        /// Where it should end.
+        at: Position,
+        /// The one behind it.
+        next: String,
+    },
+    /// Below what the checkpoint calls durable lies another log.
+    #[error(
+        "{path}: another message ends at {at} than the checkpoint knows, so this is not the log that was served before; \
+         put the partition's own directory back (two may have been exchanged)",
+        path = path.display()
+    )]
+    Another {
+        /// The partition's directory.
+        path: PathBuf,
+        /// Where the message ends.
+        at: Position,
+    },
     /// A good message of a version that this program does not know.
     #[error("{path}: the message at {at} has format version {version}; start a newer broker on this directory", path = path.display())]
     NewerVersion {

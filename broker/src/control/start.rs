@@ -88,6 +88,13 @@ impl<S: Store> Starting<S> {
         for path in &floors.unreadable {
             tracing::warn!(path = %path.display(), "a checkpoint is not readable; this start reads more of the log");
         }
+        if starts_before > 0 && floors.is_empty() && blocking::run(dir.topics()).is_ok_and(|topics| !topics.is_empty())
+        {
+            tracing::warn!(
+                "no checkpoint is there, though this directory was started before: unless the last life ended in its first \
+                 second, somebody removed it; damage at the ends of logs may now look like their ends"
+            );
+        }
         let (control_sender, calls) = async_channel::bounded(CONTROL_QUEUE_MAX);
         let shard_count = shard_count(config.shards);
         let shards = boot::start(&BootOptions {

@@ -304,6 +304,11 @@ impl env::File for ShardFile {
         }
     }
 
+    fn links(&self) -> impl Future<Output = io::Result<u64>> + 'static {
+        let links = fstat(self.file.get()).map(|stat| stat.st_nlink as u64);
+        async move { Ok(links?) }
+    }
+
     fn bytes(&self) -> impl Future<Output = io::Result<u64>> + 'static {
         // The size of an open file is in memory: this call does not block.
         let size = fstat(self.file.get()).map(|stat| stat.st_size as u64);

@@ -150,10 +150,21 @@ impl Shard {
             if entries == written {
                 continue;
             }
+            self.check_files(&written).await;
             if self.write_checkpoint(entries.clone(), false).await {
                 written = entries;
             } else {
                 glommio::timer::sleep(limits::CHECKPOINT_RETRY).await;
+            }
+        }
+    }
+
+    /// Looks whether the files of partitions that have changed since `before` are still there.
+    async fn check_files(&self, before: &[CheckpointEntry]) {
+        for ((topic_id, number), partition) in self.serving(None) {
+            let known = before.binary_search_by_key(&(topic_id, number), |entry| (entry.topic_id, entry.partition));
+            if known.is_err() || known.is_ok_and(|known| before[known] != partition.checkpoint_entry()) {
+                partition.check_file().await;
             }
         }
     }

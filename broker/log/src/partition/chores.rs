@@ -248,7 +248,9 @@ impl<E: Env> Inner<E> {
             tracing::warn!(partition = %self.label, "{what} failed and is tried again later: {error}");
             let until = now + self.shard.tuning().housekeeping_retry;
             match chore.kind {
-                ChoreKind::Trim | ChoreKind::Summarize | ChoreKind::MarkStart => state.chores.tidying_rests_until = until,
+                ChoreKind::Trim | ChoreKind::Summarize | ChoreKind::MarkStart => {
+                    state.chores.tidying_rests_until = until
+                }
                 ChoreKind::Expire | ChoreKind::LookUp | ChoreKind::Remove => {
                     state.chores.expiry_rests_until = until;
                     state.chores.failures += 1;

@@ -7,6 +7,7 @@ mod driver;
 mod find;
 mod promises;
 mod read;
+mod standing;
 mod state;
 mod write;
 

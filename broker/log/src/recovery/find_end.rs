@@ -66,6 +66,7 @@ impl<E: Env> Recovery<'_, E> {
             let (from, to) = (Position(gap.from), Position(gap.to));
             return Err(OpenError::Gap { path: self.dir.to_owned(), from, to });
         }
+        self.refuse_overlap(&segments).await?;
         for name in &layout.leftovers {
             // Were it to stay, it would be in nobody's way but the next roll's, which removes it as well.
             if let Err(error) = disk.remove_file(&self.dir.join(name)).await {
@@ -115,8 +116,9 @@ impl<E: Env> Recovery<'_, E> {
             let reader = self.reader(segment, &opened);
             let from = start.max(segment.base);
             let read_error = OpenError::disk("reading", self.path(segment));
-            let walked = reader.walk_sets(from, limit).await.map_err(read_error)?;
+            let walked = reader.walk_sets(from, limit, floor).await.map_err(read_error)?;
             self.refuse_newer(segment, &walked)?;
+            self.refuse_another(from, &walked)?;
             walked_bytes += walked.end - from;
             outcome.last = walked.last.unwrap_or(outcome.last);
             outcome.end = walked.end;
@@ -150,7 +152,7 @@ impl<E: Env> Recovery<'_, E> {
                         continue;
                     }
                     // The floor is a boundary, and what follows it may be whole.
-                    let behind = reader.walk_sets(floor, limit).await;
+                    let behind = reader.walk_sets(floor, limit, 0).await;
                     let behind = behind.map_err(OpenError::disk("reading", self.path(segment)))?.index;
                     known.append_damage(floor - walked.end);
                     known = known.joined(&behind);
@@ -180,6 +182,36 @@ impl<E: Env> Recovery<'_, E> {
             None => Ok(()),
             Some((at, version)) => Err(OpenError::NewerVersion { path: self.path(segment), at: Position(at), version }),
         }
+    }
+
+    /// What was durable never changes: whole good sets that lead over the checkpoint's end with another message before it
+    /// are another log's.
+    fn refuse_another(&self, from: u64, walked: &Walked) -> Result<(), OpenError> {
+        let Some(floor) = self.floor.filter(|floor| floor.last.bytes > 0) else { return Ok(()) };
+        let at = floor.durable_end;
+        let is_led_over = (from + 1..=walked.end).contains(&at.0);
+        if is_led_over && walked.at_watched != Some(floor.last) {
+            return Err(OpenError::Another { path: self.dir.to_owned(), at });
+        }
+        Ok(())
+    }
+
+    /// A closed segment ends where the next one begins, and behind that its file has zeros at most, allocated ahead: they
+    /// are trimmed off later.
+    async fn refuse_overlap(&self, segments: &[SegmentFile]) -> Result<(), OpenError> {
+        for (segment, next) in segments.iter().zip(&segments[1..]) {
+            if segment.file_end() <= next.base {
+                continue;
+            }
+            // One that cannot be read is told of when somebody wants to read it.
+            let opened = self.shard.env().disk().open(&self.path(segment), OpenMode::Read).await;
+            let Ok(file) = opened else { continue };
+            if matches!(self.reader(segment, &file).overlaps(next.base).await, Ok(true)) {
+                let (path, at) = (self.path(segment), Position(next.base));
+                return Err(OpenError::Overlap { path, at, next: next.name() });
+            }
+        }
+        Ok(())
     }
 
     /// The segment in which the checkpoint's last message lies, if it lies where the checkpoint says.

@@ -115,7 +115,8 @@ impl<E: Env> Recovery<'_, E> {
         let mut list = self.segment_list(&segments, outcome.indexes, false);
         list.back_mut().expect("there is a damaged segment").arrivals = Some(self.arrivals(&damaged, outcome.end));
         list.push_back(empty_segment(self.shard, outcome.end, self.options, new, new_bytes));
-        let found = Found { segments: list, end: outcome.end, last: LastMessage::default(), refuses: None, start_mark: None };
+        let found =
+            Found { segments: list, end: outcome.end, last: LastMessage::default(), refuses: None, start_mark: None };
         Ok((found, self.report))
     }
 

@@ -21,6 +21,9 @@ pub(crate) struct Reader<'a, E: Env> {
     pub(crate) bytes: u64,
 }
 
+/// What a disk writes, and loses, as a whole.
+const SECTOR_BYTES: u64 = 512;
+
 /// How far whole good sets reach.
 #[derive(Debug)]
 pub(super) struct Walked {
@@ -28,6 +31,8 @@ pub(super) struct Walked {
     pub(super) end: u64,
     /// The last message before the end, if the walk met one.
     pub(super) last: Option<LastMessage>,
+    /// The last message of the set that ends at the place watched for, if one does.
+    pub(super) at_watched: Option<LastMessage>,
     /// What is known of the inside, from where the walk began.
     pub(super) index: Index,
     /// A good message of a newer version ended the walk: where, and which.
@@ -50,11 +55,12 @@ impl<E: Env> Reader<'_, E> {
         Ok(chunk.slice(skip..until))
     }
 
-    /// Walks set by set from `from`, a boundary, up to `limit`.
-    pub(super) async fn walk_sets(&self, from: u64, limit: u64) -> io::Result<Walked> {
+    /// Walks set by set from `from`, a boundary, up to `limit`, and notes the set that ends at `watched`.
+    pub(super) async fn walk_sets(&self, from: u64, limit: u64, watched: u64) -> io::Result<Walked> {
         let mut walked = Walked {
             end: from,
             last: None,
+            at_watched: None,
             index: Index::new(from - self.base, self.shard.tuning().stretch_bytes),
             newer: None,
         };
@@ -84,10 +90,21 @@ impl<E: Env> Reader<'_, E> {
                     set.drain(..).for_each(|run| walked.index.append(run));
                     walked.end = message.end();
                     walked.last = Some(LastMessage { bytes: message.header.length, crc: message.header.crc });
+                    if walked.end == watched {
+                        walked.at_watched = walked.last;
+                    }
                 }
             }
         }
         Ok(walked)
+    }
+
+    /// Whether a closed segment that ends at `place` has bytes behind it that are not zeros. A sector that rotted across
+    /// the border is no second log, so that much is passed over.
+    pub(super) async fn overlaps(&self, place: u64) -> io::Result<bool> {
+        let from = self.base + ceil_block(place - self.base) + SECTOR_BYTES;
+        let to = self.base + self.bytes;
+        Ok(from < to && last_not_zero(&self.bytes_at(from, to).await?).is_some())
     }
 
     /// Where the last byte from `from` on that is not zero ends, if there is one.

@@ -139,6 +139,11 @@ impl SimDisk {
         self.inner.names.borrow().files().into_iter().map(|(path, _)| path).collect()
     }
 
+    /// Whether a file has a name.
+    pub(super) fn has_name(&self, id: u64) -> bool {
+        self.inner.names.borrow().files().iter().any(|(_, file)| *file == id)
+    }
+
     /// All bytes of a file as a read would return them now, or `None` when there is no such file.
     pub fn content(&self, path: &Path) -> Option<Vec<u8>> {
         let id = self.inner.names.borrow().file(path).ok()?;
@@ -151,6 +156,13 @@ impl SimDisk {
         let mut files = self.inner.files.borrow_mut();
         let file = files.get_mut(&id).expect("a named file exists");
         (range.start..range.end.min(file.size())).filter(|offset| file.hurt(*offset, &byte)).collect()
+    }
+
+    /// Cuts a file short as somebody beside the broker may, whoever has it locked.
+    pub fn shorten(&self, path: &Path, bytes: u64) {
+        let id = self.inner.names.borrow().file(path).expect("the file to shorten exists");
+        let sequence = self.inner.world.next();
+        self.file(id, |file| file.set_size(sequence, bytes));
     }
 
     /// From now on reads of the block with this offset end with EIO.

@@ -276,6 +276,11 @@ impl File for SimFile {
         })
     }
 
+    fn links(&self) -> impl Future<Output = io::Result<u64>> + 'static {
+        let file = self.clone();
+        self.handle.disk.begin(move |_| file.change(false, 0.0, |disk, id| Ok(u64::from(disk.has_name(id)))))
+    }
+
     fn bytes(&self) -> impl Future<Output = io::Result<u64>> + 'static {
         let file = self.clone();
         self.handle.disk.begin(move |_| file.change(false, 0.0, |disk, id| Ok(disk.file(id, |file| file.size()))))

@@ -266,6 +266,9 @@ pub(crate) fn has_no_room_for_copy(partition: &Partition<SimEnv>) -> bool {
 }
 
 async fn write_checkpoint(stage: &Stage, logs: &[Rc<Log>], clean: bool) {
+    for partition in logs.iter().map(|log| log.partition()) {
+        partition.check_file().await;
+    }
     let entries = logs.iter().map(|log| log.partition().checkpoint_entry()).collect();
     let checkpoint = Checkpoint { starts: stage.starts, shards: 1, clean, entries };
     if let Err(error) = checkpoint::write(stage.env.disk(), Path::new(DATA_DIR), 0, &checkpoint).await {

@@ -119,6 +119,67 @@ fn where_no_name_can_be_changed_nothing_is_said_of_the_start_and_room_is_made_al
 }
 
 #[test]
+fn a_second_log_in_between_is_refused() {
+    let machine = with_log(12, 40);
+    let all = bases(&machine);
+    let second = machine.sim.disk().content(&segment_path(all[2])).unwrap();
+    machine.run(async {
+        // As a copy under another base: the segment before it is cut short by that.
+        let path = segment_path(all[2] - 16_048);
+        machine.env.disk().replace_small(&path, second).await.unwrap();
+        match machine.try_open(options(), None).await.err() {
+            Some(OpenError::Overlap { path, at, .. }) => {
+                assert_eq!((path, at.0), (segment_path(all[1]), all[2] - 16_048));
+            }
+            other => panic!("an overlap was expected, not {other:?}"),
+        }
+        machine.env.disk().remove_file(&path).await.unwrap();
+        let (log, _) = machine.open(options()).await;
+        log.close().await.unwrap();
+    });
+}
+
+#[test]
+fn a_log_that_goes_over_the_checkpoint_with_other_messages_is_another_one() {
+    let machine = with_log(13, 3);
+    let floor = floor_of(&machine);
+    let other = set(77, &[8000]);
+    assert_eq!(other.len(), 8024);
+    for (at, byte) in (2 * 8024..).zip(other) {
+        machine.sim.disk().hurt(&segment_path(0), at..at + 1, |_| byte);
+    }
+    machine.run(async {
+        match machine.try_open(options(), Some(floor)).await.err() {
+            Some(OpenError::Another { at, .. }) => assert_eq!(at, floor.durable_end),
+            other => panic!("another log was expected, not {other:?}"),
+        }
+    });
+}
+
+#[test]
+fn a_file_that_is_removed_or_cut_short_under_the_broker_closes_its_partition() {
+    for is_removed in [true, false] {
+        let machine = with_log(14, 3);
+        machine.run(async {
+            let (log, _) = machine.open(options()).await;
+            publish_durably(&log, &set(1, &[100])).await;
+            log.check_file().await;
+            assert_eq!(log.closed(), None);
+            if is_removed {
+                machine.env.disk().remove_file(&segment_path(0)).await.unwrap();
+            } else {
+                machine.sim.disk().shorten(&segment_path(0), 5000);
+            }
+            log.check_file().await;
+            assert!(matches!(log.closed(), Some(ClosedReason::Disk { .. })), "{:?}", log.closed());
+            let refused = log.landing(10).await.err();
+            assert!(matches!(refused, Some(AppendError::Closed(_))), "{refused:?}");
+            let _closed = log.close().await;
+        });
+    }
+}
+
+#[test]
 fn files_that_are_not_ours_are_named_and_left_alone() {
     let machine = with_log(3, 3);
     machine.run(async {

@@ -96,3 +96,25 @@ fn a_smaller_window_cuts_and_zeroes_what_a_larger_one_left() {
         log.close().await.unwrap();
     });
 }
+
+#[test]
+fn an_empty_last_segment_has_the_one_before_it_looked_at_as_well() {
+    over_seeds(|seed| {
+        let rolls = || with_config(|config| config.segment_ms = 60_000);
+        let machine = Machine::new(seed);
+        let machine = machine.run_and_return(async |machine: &Machine| {
+            let log = machine.create(rolls()).await;
+            publish_durably(&log, &set(1, &[100])).await;
+            publish_durably(&log, &set(2, &[100])).await;
+            machine.eventually("a new segment begins", || log.stats().segments == 2).await;
+            log.close().await.unwrap();
+        });
+        let machine = machine.power_cut();
+        machine.sim.disk().hurt(&segment_path(0), 124 + 50..124 + 51, |old| !old);
+        machine.run(async {
+            let (log, report) = machine.open(rolls()).await;
+            assert_eq!((report.damage, report.end), (Some(Position(124)), Position(248)));
+            log.close().await.unwrap();
+        });
+    });
+}

@@ -196,6 +196,10 @@ impl File for DryFile {
         std::future::ready(Ok(()))
     }
 
+    fn links(&self) -> impl Future<Output = io::Result<u64>> + 'static {
+        std::future::ready(Ok(1))
+    }
+
     fn bytes(&self) -> impl Future<Output = io::Result<u64>> + 'static {
         std::future::ready(Ok(self.bytes.get()))
     }

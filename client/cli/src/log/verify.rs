@@ -158,6 +158,9 @@ impl<'a> Verification<'a> {
                 let text = "holds messages of a newer format; start a newer broker on this directory";
                 self.report.add(Finding::damage("newer_version", self.directory.shown(path), text));
             }
+            Some(Err(error @ OpenError::Overlap { path, .. })) => {
+                self.report.add(Finding::damage("overlap", self.directory.shown(path), error.to_string()));
+            }
             Some(Err(error)) => {
                 self.report.add(Finding::damage("refused", self.shown(&self.place.dir), error.to_string()));
             }

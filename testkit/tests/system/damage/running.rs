@@ -8,7 +8,7 @@ use std::time::Duration;
 use corelane_client::{Record, Start};
 use corelane_testkit::{Broker, BrokerOptions, TestDir};
 
-use super::fixture::{Stored, healthy, lay, stored};
+use super::fixture::{Stored, healthy, lay, segments, stored};
 use super::{TOPIC, kinds, metric, read_partition, verify};
 use crate::support::{connect, detail, soon};
 
@@ -98,5 +98,42 @@ async fn a_segment_that_goes_or_shrinks_under_a_running_broker_is_named_and_the_
         let sent = producer.send(Record::to(TOPIC).partition(0).value(b"new")).await.expect("taken");
         soon("an acknowledgement", sent).await.expect("publishing goes on");
         assert_eq!(verify(&data).0, 1);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_more_is_acknowledged_into_a_newest_segment_that_was_removed_or_cut_short() {
+    for is_removed in [true, false] {
+        let dir = TestDir::new("newest");
+        let (broker, data) = started(&dir);
+        let client = connect(&broker).await;
+        let producer = client.producer().delivery_timeout(Duration::from_mins(1)).build().expect("a producer");
+        // The first publish of a life reads the last block, and would meet the damage itself.
+        let sent = producer.send(Record::to(TOPIC).partition(0).value(b"before")).await.expect("taken");
+        soon("an acknowledgement", sent).await.expect("acknowledged");
+        let path = segments(&healthy(), 0).pop().expect("a segment");
+        if is_removed {
+            fs::remove_file(data.join(&path)).expect("removed");
+        } else {
+            let file = fs::OpenOptions::new().write(true).open(data.join(&path)).expect("a segment");
+            file.set_len(40).expect("shortened");
+        }
+        // The look comes with the checkpoint, within a second or two of a change.
+        let refused = async {
+            loop {
+                let sent = producer.send(Record::to(TOPIC).partition(0).value(b"new")).await.expect("taken");
+                if let Err(error) = sent.await {
+                    break error.to_string();
+                }
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        };
+        let refused = soon("a refusal", refused).await;
+        let name = path.rsplit('/').next().expect("a name");
+        assert!(refused.contains(name), "the producer is told which file: {refused}");
+        assert!(broker.log().contains(&format!("keeping {name} failed")), "the log names it");
+        assert_eq!(metric(&broker, "corelane_partitions_closed"), 1);
+        let sent = producer.send(Record::to(TOPIC).partition(1).value(b"beside")).await.expect("taken");
+        soon("an acknowledgement", sent).await.expect("the partition beside it goes on");
     }
 }

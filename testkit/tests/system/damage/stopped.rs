@@ -9,7 +9,7 @@ use corelane_client::{Client, ConsumeError, Find, Record, Start};
 use corelane_testkit::{Broker, BrokerOptions, TestDir};
 
 use super::cases::{CASES, Case, Served};
-use super::fixture::{damaged, healthy, lay, segments, stored};
+use super::fixture::{damaged, healthy, lay, partition_dir, segments, stored};
 use super::recipes::RECIPES;
 use super::{Got, TOPIC, kinds, metric, read_partition, verify};
 use crate::support::{connect, from_start, soon};
@@ -230,4 +230,49 @@ async fn what_the_checkpoint_knows_of_a_refused_partition_outlives_lives_without
     let client = connect(&broker).await;
     assert_eq!(read_partition(&client, 0, Start::Earliest).await.0, all_but(0, &(14..15)));
     assert!(broker.log().contains("everything is kept, readers skip what is bad"), "the floor was known");
+}
+
+/// `log verify` names what was found, the broker refuses partition 0 with that reason and serves the one beside it.
+async fn refused_as(data: &Path, kind: &str, reason: &str) {
+    let (status, report) = verify(data);
+    assert_eq!(status, 1, "{report}");
+    assert!(kinds(&report).contains(kind), "{report}");
+    let broker = Broker::start(BrokerOptions::new().data(data).shards(2));
+    let client = connect(&broker).await;
+    let description = soon("a description", client.admin().describe_topic(TOPIC)).await.expect("described");
+    let told = &description.topic.partitions[0];
+    assert!(told.state.name() == "refused" && told.reason.contains(reason), "{told:?}");
+    assert!(broker.log().contains(reason));
+    assert!(metric(&broker, "corelane_partitions_refused") >= 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_missing_oldest_segment_and_an_overlapping_one_refuse_their_partition_and_are_named() {
+    let dir = TestDir::new("oldest");
+    let data = dir.join("data");
+    let tree = healthy();
+    lay(&tree, &data);
+    // As a log of this version: the file that names the start is there.
+    let in_partition = |name: &str| data.join(partition_dir(&tree, 0)).join(name);
+    let mark = in_partition("00000000000000000000.start");
+    fs::write(&mark, b"").expect("written");
+    let paths = segments(&tree, 0);
+    let away = dir.join("away");
+    fs::rename(data.join(&paths[0]), &away).expect("moved");
+    refused_as(&data, "gap", "the log's oldest bytes, 0 to").await;
+    fs::rename(&away, data.join(&paths[0])).expect("moved back");
+    // A copy of the second segment under a base in the first one.
+    let copy = in_partition("00000000000000000100-00000001.log");
+    let mut longer = tree[&paths[1]].clone();
+    longer.resize(3 * 4096, 1);
+    fs::write(&copy, longer).expect("written");
+    refused_as(&data, "overlap", "two segments overlap").await;
+    fs::remove_file(&copy).expect("removed");
+    for shard in 0..2 {
+        fs::remove_file(data.join(format!("checkpoint-{shard:03}"))).expect("removed");
+    }
+    let broker = Broker::start(BrokerOptions::new().data(&data).shards(2));
+    let client = connect(&broker).await;
+    assert_eq!(read_partition(&client, 0, Start::Earliest).await.0, all_but(0, &(0..0)));
+    assert!(broker.log().contains("no checkpoint is there"), "the broker says that they are gone");
 }
