@@ -305,7 +305,7 @@ impl env::File for ShardFile {
     }
 
     fn links(&self) -> impl Future<Output = io::Result<u64>> + 'static {
-        let links = fstat(self.file.get()).map(|stat| stat.st_nlink as u64);
+        let links = fstat(self.file.get()).map(|stat| stat.st_nlink as _);
         async move { Ok(links?) }
     }
 

@@ -249,7 +249,7 @@ impl<E: Env> Inner<E> {
             let until = now + self.shard.tuning().housekeeping_retry;
             match chore.kind {
                 ChoreKind::Trim | ChoreKind::Summarize | ChoreKind::MarkStart => {
-                    state.chores.tidying_rests_until = until
+                    state.chores.tidying_rests_until = until;
                 }
                 ChoreKind::Expire | ChoreKind::LookUp | ChoreKind::Remove => {
                     state.chores.expiry_rests_until = until;

@@ -111,7 +111,7 @@ async fn nothing_more_is_acknowledged_into_a_newest_segment_that_was_removed_or_
         let patient = client.producer().delivery_timeout(Duration::from_mins(1)).build().expect("a producer");
         create(&client, "newest", 1, TopicSettings::new()).await;
         for _ in 0..3 {
-            let sent = patient.send(Record::to("newest").partition(0).value(&[7; 50_000])).await.expect("taken");
+            let sent = patient.send(Record::to("newest").partition(0).value(&vec![7; 50_000])).await.expect("taken");
             soon("an acknowledgement", sent).await.expect("acknowledged");
         }
         let topics = fs::read_dir(&data).expect("a directory").map(|entry| entry.expect("an entry").path());
