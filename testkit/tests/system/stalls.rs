@@ -14,7 +14,7 @@ use crate::support::{PATIENCE, connect, create, from_start, publish_numbered, re
 
 /// How long a shard may not come back: longer than a virtual machine is paused by its host, much shorter than what is waited
 /// for here.
-const LIMIT: &str = "100ms";
+const LIMIT: &str = "200ms";
 /// How long the disk that dawdles takes for a flush.
 const FLUSH_TAKES: Duration = Duration::from_millis(400);
 const STALLED_CONSUMERS: usize = 8;
