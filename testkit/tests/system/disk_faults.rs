@@ -185,15 +185,19 @@ async fn a_slow_disk_delays_what_needs_it_and_nothing_else() {
         Err(why) => return skip("a_slow_disk_delays_what_needs_it_and_nothing_else", &why),
     };
     let mut broker = start(&disk);
-    let client = connect(&broker).await;
+    // An acknowledgement waits for several flushes: of the segment, of the file system's journal, perhaps of a checkpoint.
+    let patience = Duration::from_mins(2);
+    let client = Client::builder().bootstrap(broker.addr().to_string()).request_timeout(patience);
+    let client = soon("the client to connect", client.build()).await.expect("a broker that is ready takes connections");
     create(&client, "slow", 1, TopicSettings::new()).await;
-    let durable = client.producer().build().expect("a producer");
+    let durable = client.producer().delivery_timeout(patience).build().expect("a producer");
     publish_numbered(&durable, "slow", 0, 0..100, 500).await;
-    let delay = if full() { Duration::from_secs(5) } else { Duration::from_secs(1) };
+    let delay = Duration::from_secs(if full() { 2 } else { 1 });
     disk.delay_flushes(delay);
 
     // Received is not durable: it is told at once, and read only when it is on the disk.
-    let received = client.producer().acks(Acks::Received).build().expect("a producer");
+    let received = client.producer().acks(Acks::Received).delivery_timeout(patience).build();
+    let received = received.expect("a producer");
     let began = Instant::now();
     publish_numbered(&received, "slow", 0, 100..101, 500).await;
     let state = detail(&client, "slow").await;
