@@ -13,6 +13,7 @@ mod args;
 mod broker;
 mod cluster;
 mod consume;
+mod copied;
 mod error;
 mod export;
 mod group;

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use super::args::{FileFormat, ImportArgs};
 use super::names;
 use super::origin::Origin;
+use crate::copied;
 use crate::error::CliError;
 
 /// A file to import.
@@ -94,13 +95,10 @@ impl Sources {
         }
     }
 
-    /// Where a message goes; none: where its key belongs. What has no key stays in order, too.
+    /// Where a message goes; none: where its key belongs.
     pub(super) fn place(&self, partition: u32, has_key: bool, partitions: u32, keep_partitions: bool) -> Option<u32> {
-        match (keep_partitions || self.partitions == Some(partitions), has_key) {
-            (true, _) => Some(partition),
-            (false, true) => None,
-            (false, false) => Some(partition % partitions),
-        }
+        let is_parallel = keep_partitions || self.partitions == Some(partitions);
+        copied::partition(partition, has_key, partitions, is_parallel)
     }
 }
 

@@ -10,6 +10,7 @@ use corelane_client::{CallError, NewTopic, Status, TopicDescription, TopicSettin
 use super::Sides;
 use super::args::Between;
 use super::origin::HEADER_BYTES_MAX;
+use crate::copied;
 use crate::error::CliError;
 
 /// The largest message that any topic may allow.
@@ -27,13 +28,9 @@ pub(super) struct Target {
 }
 
 impl Target {
-    /// The partition of a message; none: where its key belongs. What has no key stays in order, too.
+    /// The partition of a message; none: where its key belongs.
     pub(super) fn partition(&self, source: u32, has_key: bool) -> Option<u32> {
-        match (self.is_parallel, has_key) {
-            (true, _) => Some(source),
-            (false, false) => Some(source % self.partitions),
-            (false, true) => None,
-        }
+        copied::partition(source, has_key, self.partitions, self.is_parallel)
     }
 }
 
