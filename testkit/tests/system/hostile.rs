@@ -7,6 +7,7 @@ use std::time::Duration;
 use corelane_client::TopicSettings;
 use corelane_testkit::{Broker, BrokerOptions, full, http_get};
 
+use crate::operations::Metrics;
 use crate::support::{PATIENCE, connect, create, publish_numbered, read_all};
 
 const GROWTH_BYTES_MAX: u64 = 10 << 20;
@@ -83,13 +84,9 @@ async fn what_is_not_the_protocol_is_closed_and_costs_no_memory() {
     let health = http_get(broker.http_addr(), "/health/ready", Duration::from_secs(10)).expect("the page comes");
     assert_eq!(health.status, 200);
     // Each is counted and named, and whoever sends many does not fill the log.
-    let page = http_get(broker.http_addr(), "/metrics", Duration::from_secs(10)).expect("the page comes");
-    let closed = |line: &&str| {
-        let reasons = ["bad_frame", "not_the_protocol", "no_hello"];
-        line.starts_with("corelane_connections_closed_total") && reasons.iter().any(|reason| line.contains(reason))
-    };
-    let count = |line: &str| line.rsplit(' ').next().and_then(|count| count.parse::<usize>().ok()).expect("a number");
-    let closed: usize = page.body.lines().filter(closed).map(count).sum();
+    let metrics = Metrics::of(&broker, "");
+    let closed = |reason| metrics.count("corelane_connections_closed_total", &[reason]) as usize;
+    let closed = closed("reason=\"bad_frame\"") + closed("reason=\"not_the_protocol\"") + closed("reason=\"no_hello\"");
     assert!(closed >= rounds * hostile_inputs().len(), "{closed} of {} counted", rounds * hostile_inputs().len());
     let log = broker.log();
     assert!(log.contains("closed a connection from 127.0.0.1"), "{log}");

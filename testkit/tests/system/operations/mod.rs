@@ -16,7 +16,7 @@ fn get(broker: &Broker, path: &str) -> HttpAnswer {
 
 /// The lines of a metrics page: each line's name and labels as they stand there, with the value.
 #[derive(Debug)]
-struct Metrics {
+pub(crate) struct Metrics {
     /// What each family is: its kind by its name.
     kinds: BTreeMap<String, String>,
     lines: BTreeMap<String, f64>,
@@ -25,7 +25,7 @@ struct Metrics {
 impl Metrics {
     /// Of a broker, with this query; panics at a line that is no metric, and at one whose family was not described before.
     #[track_caller]
-    fn of(broker: &Broker, query: &str) -> Self {
+    pub(crate) fn of(broker: &Broker, query: &str) -> Self {
         let answer = get(broker, &format!("/metrics{query}"));
         assert_eq!(answer.status, 200, "{}", answer.body);
         assert!(answer.head.contains("content-type: text/plain; version=0.0.4"), "{}", answer.head);
@@ -71,7 +71,7 @@ impl Metrics {
 
     /// Their sum where it is a whole number.
     #[track_caller]
-    fn count(&self, name: &str, labels: &[&str]) -> u64 {
+    pub(crate) fn count(&self, name: &str, labels: &[&str]) -> u64 {
         self.sum(name, labels).round() as u64
     }
 }
