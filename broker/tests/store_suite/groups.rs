@@ -348,6 +348,8 @@ async fn a_fence_of_an_earlier_life_of_the_store_never_counts_again<S: Store>(st
     let target = member.until_target(1).await;
     let before = member.own(&target).await.remove(0);
     let membership = Membership::new(world.store.clone(), world.keys.clone(), 1);
+    // The next commit waits its time behind this one: meanwhile the broker learns of the new life.
+    assert_eq!(member.commit(&before, 1, 4).await, Ok(pb::CommitResult::Ok));
     let raised = membership.raise_incarnation(1).await.expect("raised");
     assert_eq!(raised, 2);
     assert_eq!(member.commit(&before, 1, 5).await, Err(Status::Fenced), "it attached in the life before");

@@ -22,7 +22,7 @@ use crate::limits::{
 use crate::registry::assignment::PartitionId;
 use crate::registry::group_records::Fence;
 use crate::registry::groups::commits::{Commit, Committed, Known, Tried};
-use crate::registry::groups::{GroupError, Session};
+use crate::registry::groups::{GroupError, OTHER_LIFE, Session};
 use crate::registry::store::Store;
 
 /// What waits to be committed, and what is known of positions.
@@ -178,6 +178,14 @@ impl<S: Store> Groups<S> {
 
     async fn commit_page(&self, page: Vec<Waiting>) {
         let incarnation = self.state.borrow().incarnation;
+        // The store may have been found restored while they waited: their fences are of a life that has ended, and their
+        // numbers may be those of keys of this one.
+        let (page, ended): (Vec<Waiting>, Vec<Waiting>) =
+            page.into_iter().partition(|one| one.commit.fence.incarnation == incarnation);
+        fail(ended, &OTHER_LIFE);
+        if page.is_empty() {
+            return;
+        }
         let commits = page.iter().map(|one| (one.commit.clone(), self.commits.known(&one.commit))).collect();
         let tried = match self.registry.commit_once(incarnation, commits).await {
             Ok(tried) => tried,
@@ -212,11 +220,12 @@ impl<S: Store> Groups<S> {
     }
 }
 
-/// Whether any of it was done is not known.
+/// Answers all of them so. Unless they are fenced, whether any of it was done is not known.
 fn fail(page: Vec<Waiting>, error: &GroupError) {
     for one in page {
         let error = match error {
             GroupError::Store(error) => GroupError::Store(error.clone()),
+            GroupError::Fenced(reason) => GroupError::Fenced(reason),
             _ => GroupError::Behind,
         };
         let _ = one.answer.send(Err(error));
