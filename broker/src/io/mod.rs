@@ -12,3 +12,4 @@ pub mod pipe;
 pub mod ring;
 pub mod signal;
 pub mod socket;
+pub mod task;

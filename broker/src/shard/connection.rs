@@ -28,6 +28,7 @@ use super::state::Shard;
 use crate::figures::Closing;
 use crate::io::signal::Signal;
 use crate::io::socket::Socket;
+use crate::io::task::TiedTask;
 use crate::limits;
 use crate::messages::{Failure, IdMap, PartitionKey};
 use crate::service;
@@ -193,14 +194,14 @@ impl Connection {
     /// Serves requests until the peer finishes, something fails or the connection is ended.
     pub(super) async fn serve(self: &Rc<Self>, receiver: &mut Receiver) {
         let sending = Rc::clone(self);
-        let sender = glommio::spawn_local(async move {
+        let sender = TiedTask::spawn(async move {
             if let Err(error) = sending.outgoing.send_all().await {
                 tracing::debug!(%error, "a connection cannot be sent to");
             }
             sending.end(Ending::AtOnce);
         });
         let working = Rc::clone(self);
-        let worker = glommio::spawn_local(async move { working.run_work().await });
+        let worker = TiedTask::spawn(async move { working.run_work().await });
         let outcome = self.read_requests(receiver).await;
         self.has_ended.set(true);
         self.ended.notify();
