@@ -3,6 +3,7 @@
 
 use std::path::Path;
 use std::rc::Rc;
+use std::time::Instant;
 
 use corelane_log::checkpoint::{self, Checkpoint, CheckpointEntry};
 use corelane_log::config::{PartitionOptions, TopicConfig};
@@ -144,18 +145,22 @@ impl Shard {
     pub(super) async fn write_checkpoints(self: Rc<Self>) {
         // As it stands in the last life's files.
         let mut written = self.checkpoint_entries();
+        let mut rest = limits::CHECKPOINT_INTERVAL;
         loop {
-            glommio::timer::sleep(limits::CHECKPOINT_INTERVAL).await;
+            glommio::timer::sleep(rest).await;
             let entries = self.checkpoint_entries();
             if entries == written {
                 continue;
             }
+            let began = Instant::now();
             self.check_files(&written).await;
             if self.write_checkpoint(entries.clone(), false).await {
                 written = entries;
             } else {
                 glommio::timer::sleep(limits::CHECKPOINT_RETRY).await;
             }
+            // A slow disk has as long for what publishers wait for.
+            rest = began.elapsed().max(limits::CHECKPOINT_INTERVAL);
         }
     }
 

@@ -70,10 +70,13 @@ pub(crate) struct Shared {
     #[arg(long, global = true)]
     pub(crate) json: bool,
 
-    /// How long to wait for a connection and for each answer
+    /// How long to wait for a connection and for each answer; changes of topics have a minute at least
     #[arg(long, global = true, value_name = "DURATION", default_value = "10s", value_parser = parse_timeout)]
     pub(crate) timeout: Duration,
 }
+
+/// A topic of thousands of partitions takes its time, and one given up half-way is made all the same.
+const TOPIC_CHANGE_MIN: Duration = Duration::from_mins(1);
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -135,6 +138,7 @@ impl Shared {
             .client_name("corelane")
             .connect_timeout(self.timeout)
             .request_timeout(self.timeout)
+            .topic_timeout(self.timeout.max(TOPIC_CHANGE_MIN))
             .build()
             .await?;
         Ok(client)

@@ -187,7 +187,8 @@ async fn a_slow_disk_delays_what_needs_it_and_nothing_else() {
     let mut broker = start(&disk);
     // An acknowledgement waits for several flushes: of the segment, of the file system's journal, perhaps of a checkpoint.
     let patience = Duration::from_mins(2);
-    let client = Client::builder().bootstrap(broker.addr().to_string()).request_timeout(patience);
+    let client = Client::builder().bootstrap(broker.addr().to_string());
+    let client = client.request_timeout(patience).topic_timeout(patience);
     let client = soon("the client to connect", client.build()).await.expect("a broker that is ready takes connections");
     create(&client, "slow", 1, TopicSettings::new()).await;
     let durable = client.producer().delivery_timeout(patience).build().expect("a producer");
