@@ -56,6 +56,9 @@ pub const SHARD_OUTGOING_HEAD_BYTES_MAX: usize = 64 * MIB;
 pub const SHARD_DESCRIPTIONS_MAX: usize = 4;
 /// What is sent of a file between two turns of the other tasks, in bytes.
 pub const SEND_PIECE_BYTES: usize = 256 * KIB;
+/// Bytes that the kernel takes of one connection beyond what the peer's window has room for; then it pushes back. Without
+/// this it takes megabytes for a peer that reads nothing, which no bound of ours would count.
+pub const SEND_BUFFERED_BYTES_MAX: usize = 256 * KIB;
 /// What is read from a file into memory at a time to be sent, in bytes. As much again is read ahead.
 pub const READ_PIECE_BYTES: usize = 512 * KIB;
 /// From so many bytes in a closed segment on they are sent by reference to the page cache; fewer are read and copied, which
@@ -63,6 +66,9 @@ pub const READ_PIECE_BYTES: usize = 512 * KIB;
 pub const SPLICE_BYTES_MIN: usize = 64 * KIB;
 /// Pipes of one shard that carry such bytes. All in use: bytes are read and copied.
 pub const PIPES_MAX: usize = 32;
+/// What one connection was read longer ago is given back while others wait for memory to read into. Longer, and readers that
+/// take nothing hold up the others for so long; shorter, and what is taken slowly is read twice.
+pub const READ_HELD_MAX: Duration = Duration::from_millis(100);
 /// One part in so many of the arena is what reads of files for all connections of a shard may hold; the next one waits.
 pub const FILE_READS_ARENA_PART: usize = 4;
 /// After so many bytes of requests a connection lets the other tasks of the shard have their turn ...
@@ -373,6 +379,8 @@ const _: () = assert!(
     "patience is shorter where memory is scarce"
 );
 const _: () = assert!(PEER_TIMEOUT_MIN.as_millis() < PEER_TIMEOUT_MAX.as_millis(), "the time-out of peers has a range");
+const _: () =
+    assert!(READ_HELD_MAX.as_secs() < STUCK_AFTER_S as u64, "others wait for less than a stuck reader may keep");
 const _: () = assert!(RECEIVE_BUFFER_BYTES_MIN <= RECEIVE_BUFFER_BYTES_MAX, "a receive buffer grows");
 const _: () = assert!(STOP_ANSWERS_MAX.as_secs() < STOP_MAX.as_secs(), "a stop has time left to flush");
 const _: () = assert!(STUCK_AFTER_S < SEND_MAX_S, "a stuck reader's memory comes back before it is closed");

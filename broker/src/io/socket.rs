@@ -17,6 +17,7 @@ use rustix::net::{RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags
 use socket2::{Domain, Protocol, SockRef, TcpKeepalive, Type};
 
 use super::pipe::Pipe;
+use crate::limits;
 
 /// Connections that wait to be accepted; more are refused by the kernel.
 const BACKLOG: i32 = 1024;
@@ -122,6 +123,7 @@ impl Socket {
         )?;
         // With this time-out set, it and not the number of probes decides when a silent peer is given up.
         options.set_tcp_user_timeout(Some(peer_timeout))?;
+        options.set_tcp_notsent_lowat(limits::SEND_BUFFERED_BYTES_MAX as u32)?;
         Ok(socket)
     }
 

@@ -378,6 +378,7 @@ impl Seated {
     async fn run(mut self) {
         let checkpoints = glommio::spawn_local(Rc::clone(&self.shard).write_checkpoints());
         let sweep = glommio::spawn_local(sweep(Rc::clone(&self.shard)));
+        let reads = glommio::spawn_local(share_reads(Rc::clone(&self.shard)));
         let watch = glommio::spawn_local(watch_stalls(Rc::clone(&self.shard)));
         let mut accepting = Vec::new();
         let stop = loop {
@@ -402,6 +403,7 @@ impl Seated {
         checkpoints.cancel().await;
         let is_clean = self.shard.stop().await;
         sweep.cancel().await;
+        reads.cancel().await;
         watch.cancel().await;
         self.shard.context.env.ring().idle().await;
         if let Some(answer) = stop {
@@ -491,6 +493,19 @@ async fn sweep(shard: Rc<Shard>) {
         }
         if shard.is_reclaim_due() {
             memory::give_back_free();
+        }
+    }
+}
+
+/// While somebody waits for memory to read into: has those give theirs back who do not get rid of what they read.
+async fn share_reads(shard: Rc<Shard>) {
+    loop {
+        shard.file_reader.until_memory_is_awaited().await;
+        glommio::timer::sleep(limits::READ_HELD_MAX / 2).await;
+        if shard.file_reader.is_memory_awaited() {
+            for connection in shard.all_connections() {
+                connection.outgoing.give_way();
+            }
         }
     }
 }

@@ -5,11 +5,12 @@ use std::cell::Cell;
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
-use std::rc::Rc;
+use std::sync::Arc;
 
 use bytes::BytesMut;
 use corelane_log::Shard as LogShard;
 use corelane_log::env::{BLOCK_BYTES, Chunk, File};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::io::arena::ShardSlice;
 use crate::io::disk::ShardFile;
@@ -21,7 +22,7 @@ use crate::limits;
 /// Reads files within a bound of memory.
 pub(super) struct FileReader {
     log: LogShard<ShardEnv>,
-    memory: Rc<Memory>,
+    memory: Memory,
     pipes: Pipes,
 }
 
@@ -31,7 +32,7 @@ pub(super) type Reading = Pin<Box<dyn Future<Output = io::Result<Staged>>>>;
 /// Bytes that were read and wait to be sent.
 pub(super) enum Staged {
     /// In memory.
-    Memory { slice: ShardSlice, _held: Held },
+    Memory { slice: ShardSlice, _held: OwnedSemaphorePermit },
     /// In a pipe, behind those that were taken out of it.
     Pipe { pipe: Pipe, taken: BytesMut },
 }
@@ -46,70 +47,130 @@ impl Staged {
     }
 }
 
+/// What reads may hold, in blocks. Those who wait get it in their order, so that small reads do not overtake a large one
+/// for ever.
 struct Memory {
-    free_bytes: Cell<usize>,
-    given_back: Signal,
+    free: Arc<Semaphore>,
+    waiting: Cell<usize>,
+    /// Notified when somebody begins to wait.
+    awaited: Signal,
 }
 
-/// A part of the bound, until dropped.
-pub(super) struct Held {
-    memory: Rc<Memory>,
-    bytes: usize,
-}
+/// Somebody waits, until dropped.
+struct Waiting<'a>(&'a Memory);
 
-impl Memory {
-    async fn take(self: Rc<Self>, bytes: usize) -> Held {
-        while self.free_bytes.get() < bytes {
-            self.given_back.wait().await;
-        }
-        self.free_bytes.set(self.free_bytes.get() - bytes);
-        Held { memory: self, bytes }
+impl<'a> Waiting<'a> {
+    fn begin(memory: &'a Memory) -> Self {
+        memory.waiting.set(memory.waiting.get() + 1);
+        memory.awaited.notify();
+        Self(memory)
     }
 }
 
-impl Drop for Held {
+impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        self.memory.free_bytes.set(self.memory.free_bytes.get() + self.bytes);
-        self.memory.given_back.notify();
+        self.0.waiting.set(self.0.waiting.get() - 1);
+    }
+}
+
+impl Memory {
+    /// What is free, unless others wait for it.
+    fn try_take(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.free).try_acquire_many_owned((bytes / BLOCK_BYTES) as u32).ok()
+    }
+
+    async fn take(&self, bytes: usize) -> OwnedSemaphorePermit {
+        if let Some(held) = self.try_take(bytes) {
+            return held;
+        }
+        let _waiting = Waiting::begin(self);
+        let taken = Arc::clone(&self.free).acquire_many_owned((bytes / BLOCK_BYTES) as u32).await;
+        taken.expect("the semaphore is never closed")
+    }
+}
+
+/// The blocks of a file around some bytes of it.
+struct Blocks {
+    offset: u64,
+    bytes: usize,
+    /// Where those that are wanted begin, and how many there are.
+    skip: usize,
+    wanted: usize,
+}
+
+impl Blocks {
+    fn around(offset: u64, wanted: usize) -> Self {
+        let skip = (offset % BLOCK_BYTES as u64) as usize;
+        let wanted = wanted.min(limits::READ_PIECE_BYTES);
+        Self { offset: offset - skip as u64, bytes: (skip + wanted).next_multiple_of(BLOCK_BYTES), skip, wanted }
     }
 }
 
 impl FileReader {
     pub(super) fn new(log: LogShard<ShardEnv>, bytes_max: usize) -> Self {
         let least = limits::READ_PIECE_BYTES + 2 * BLOCK_BYTES;
-        let memory = Memory { free_bytes: Cell::new(bytes_max.max(least)), given_back: Signal::default() };
-        Self { log, memory: Rc::new(memory), pipes: Pipes::new(limits::PIPES_MAX) }
+        let free = Arc::new(Semaphore::new(bytes_max.max(least) / BLOCK_BYTES));
+        let memory = Memory { free, waiting: Cell::new(0), awaited: Signal::default() };
+        Self { log, memory, pipes: Pipes::new(limits::PIPES_MAX) }
     }
 
-    /// Reads up to `bytes` bytes at `offset`, at least one.
-    pub(super) fn start(&self, file: ShardFile, offset: u64, bytes: usize) -> Reading {
-        if bytes >= limits::SPLICE_BYTES_MIN
-            && file.can_fill()
-            && let Some(pipe) = self.pipes.lend()
-        {
-            return Box::pin(async move {
-                let pipe = file.fill(pipe, offset, bytes).await?;
-                if pipe.bytes() == 0 {
-                    return Err(io::ErrorKind::UnexpectedEof.into());
-                }
-                Ok(Staged::Pipe { pipe, taken: BytesMut::new() })
-            });
+    /// Completes while somebody waits for memory.
+    pub(super) async fn until_memory_is_awaited(&self) {
+        while !self.is_memory_awaited() {
+            self.memory.awaited.wait().await;
         }
-        self.read(file, offset, bytes.min(limits::READ_PIECE_BYTES))
     }
 
-    fn read(&self, file: ShardFile, offset: u64, bytes: usize) -> Reading {
-        let (log, memory) = (self.log.clone(), Rc::clone(&self.memory));
-        Box::pin(async move {
-            let skip = (offset % BLOCK_BYTES as u64) as usize;
-            let whole = (skip + bytes).next_multiple_of(BLOCK_BYTES);
-            let held = memory.take(whole).await;
-            let chunk = log.allocate_for_reading(whole).await;
-            let read = file.read(&chunk, 0, whole, offset - skip as u64).await?;
-            if read < skip + bytes {
-                return Err(io::ErrorKind::UnexpectedEof.into());
-            }
-            Ok(Staged::Memory { slice: chunk.slice(skip..skip + bytes), _held: held })
-        })
+    /// Whether somebody waits for memory.
+    pub(super) fn is_memory_awaited(&self) -> bool {
+        self.memory.waiting.get() > 0
     }
+
+    /// Reads up to `bytes` bytes at `offset`, at least one, unless the memory for them must be waited for: the reading may
+    /// be left alone until its bytes are wanted, and whoever does not look cannot be given any.
+    pub(super) fn try_start(&self, file: ShardFile, offset: u64, bytes: usize) -> Option<Reading> {
+        if let Some(pipe) = self.pipe_for(&file, bytes) {
+            return Some(Box::pin(fill(file, pipe, offset, bytes)));
+        }
+        let blocks = Blocks::around(offset, bytes);
+        let held = self.memory.try_take(blocks.bytes)?;
+        Some(Box::pin(read(self.log.clone(), file, blocks, held)))
+    }
+
+    /// Reads up to `bytes` bytes at `offset`, at least one, once there is memory for them.
+    pub(super) async fn read(&self, file: ShardFile, offset: u64, bytes: usize) -> io::Result<Staged> {
+        if let Some(pipe) = self.pipe_for(&file, bytes) {
+            return fill(file, pipe, offset, bytes).await;
+        }
+        let blocks = Blocks::around(offset, bytes);
+        let held = self.memory.take(blocks.bytes).await;
+        read(self.log.clone(), file, blocks, held).await
+    }
+
+    fn pipe_for(&self, file: &ShardFile, bytes: usize) -> Option<Pipe> {
+        if bytes >= limits::SPLICE_BYTES_MIN && file.can_fill() { self.pipes.lend() } else { None }
+    }
+}
+
+async fn fill(file: ShardFile, pipe: Pipe, offset: u64, bytes: usize) -> io::Result<Staged> {
+    let pipe = file.fill(pipe, offset, bytes).await?;
+    if pipe.bytes() == 0 {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    Ok(Staged::Pipe { pipe, taken: BytesMut::new() })
+}
+
+async fn read(
+    log: LogShard<ShardEnv>,
+    file: ShardFile,
+    blocks: Blocks,
+    held: OwnedSemaphorePermit,
+) -> io::Result<Staged> {
+    let chunk = log.allocate_for_reading(blocks.bytes).await;
+    let read = file.read(&chunk, 0, blocks.bytes, blocks.offset).await?;
+    let end = blocks.skip + blocks.wanted;
+    if read < end {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    Ok(Staged::Memory { slice: chunk.slice(blocks.skip..end), _held: held })
 }

@@ -8,6 +8,7 @@ use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
+use std::time::Instant;
 
 use bytes::{Buf, BytesMut};
 use corelane_log::Piece;
@@ -53,6 +54,8 @@ struct Queue {
     payloads: u64,
     /// The read of the first bytes that are not in memory.
     ahead: Option<Ahead>,
+    /// When the last of what was read came, or its read began.
+    read_at: Option<Instant>,
 }
 
 enum Entry {
@@ -149,10 +152,17 @@ impl Outgoing {
         }
     }
 
+    /// Gives back the memory of what was read some time ago: others wait for it.
+    pub(super) fn give_way(&self) {
+        if self.queue.borrow().read_at.is_some_and(|at| at.elapsed() >= limits::READ_HELD_MAX) {
+            self.release_memory();
+        }
+    }
+
     /// Gives back the memory that a stuck reader holds: its bytes are looked up again when it goes on.
     pub(super) fn release_memory(&self) {
         let mut queue = self.queue.borrow_mut();
-        queue.ahead = None;
+        (queue.ahead, queue.read_at) = (None, None);
         for entry in &mut queue.entries {
             if let Entry::Log(payload) = entry {
                 payload.staged.clear();
@@ -228,22 +238,28 @@ impl Outgoing {
             return;
         }
         let Some((number, (file, offset, bytes))) = self.queue.borrow().first_in_file() else { return };
-        let mut reading = self.reader.start(file, offset, bytes);
+        let Some(mut reading) = self.reader.try_start(file, offset, bytes) else { return };
         // An operation starts when its future is polled, and needs nobody to go on.
         let begun = reading.as_mut().poll(&mut Context::from_waker(Waker::noop()));
         if let Poll::Ready(outcome) = begun {
             reading = Box::pin(std::future::ready(outcome));
         }
-        self.queue.borrow_mut().ahead = Some(Ahead { number, offset, reading });
+        let mut queue = self.queue.borrow_mut();
+        queue.ahead = Some(Ahead { number, offset, reading });
+        queue.read_at = Some(Instant::now());
     }
 
-    /// Waits for the read that is under way and puts its bytes in their place.
+    /// Waits for the read that is under way, or for one that could not begin before, and puts its bytes in their place.
     async fn finish_read(&self) -> io::Result<()> {
         let ahead = self.queue.borrow_mut().ahead.take();
-        if let Some(Ahead { number, offset, reading }) = ahead {
-            let staged = reading.await?;
-            self.queue.borrow_mut().stage(number, offset, staged);
-        }
+        let (number, offset, staged) = if let Some(Ahead { number, offset, reading }) = ahead {
+            (number, offset, reading.await?)
+        } else {
+            let first = self.queue.borrow().first_in_file();
+            let Some((number, (file, offset, bytes))) = first else { return Ok(()) };
+            (number, offset, self.reader.read(file, offset, bytes).await?)
+        };
+        self.queue.borrow_mut().stage(number, offset, staged);
         Ok(())
     }
 }
@@ -344,7 +360,7 @@ impl Queue {
             _ => None,
         });
         let Some(payload) = payload else { return };
-        // The sweep may have taken the pieces away meanwhile: then the bytes are looked up again.
+        // They may have been taken away meanwhile, for others: then the bytes are looked up again.
         let Some(Piece::File { offset: at, bytes, .. }) = payload.pieces.front_mut() else { return };
         if *at != offset {
             return;
@@ -355,6 +371,7 @@ impl Queue {
             payload.pieces.pop_front();
         }
         payload.staged.push_back(staged);
+        self.read_at = Some(Instant::now());
     }
 
     /// Lets go of the hot tail's memory; what lies in files stays promised.

@@ -8,6 +8,7 @@ use corelane_proto::frame::Method;
 use corelane_proto::pb;
 use corelane_testkit::{Broker, BrokerOptions, full, wait_until};
 
+use crate::unsent::greet_narrowly;
 use crate::wire::{PATIENCE, Wire, closed, create_topic, fetch, frame, hello, publish, set_of};
 
 /// Of the largest set that a topic takes by default, so many bytes come.
@@ -180,5 +181,57 @@ fn sets_that_begin_to_come_and_do_not_go_on_hold_up_others_once_at_most() {
             break;
         }
         println!("all together {:?}: too slow to tell, try {at} of {TRIES}", began.elapsed());
+    }
+}
+
+#[test]
+fn readers_that_take_nothing_of_what_was_read_for_them_do_not_hold_up_those_that_read() {
+    // What reads of files may hold is a quarter of the arena: 16 pieces at most.
+    const STALLED: usize = 24;
+    // More than the arena holds.
+    const SETS: u64 = 40;
+    let broker = Broker::start(BrokerOptions::new().shards(1).args(["--arena-bytes", "32MiB"]));
+    let (topic, hot) = (create_topic(broker.addr(), "cold", 1), create_topic(broker.addr(), "hot", 1));
+    let mut producer = Wire::greet(broker.addr(), 0);
+    let set = set_of(&[vec![1; 1_000_000]]);
+    for topic in [&topic, &hot] {
+        for sequence in 0..SETS {
+            producer.call(Method::Publish, &publish(topic, 0, sequence), &set).ok::<pb::PublishResponse>();
+        }
+    }
+    for at in 1..=TRIES {
+        let began = Instant::now();
+        // Once they hold all of it, each further one waits as well before its first answer begins.
+        let stalled = (0..STALLED).map(|_| {
+            let mut reader = greet_narrowly(broker.addr());
+            for first in 0..8 {
+                reader
+                    .send(Method::Fetch, &fetch(&topic, 0, first * set.len() as u64, 0), &[])
+                    .expect("the broker reads");
+            }
+            reader.stream.peek(&mut [0]).expect("an answer begins");
+            reader
+        });
+        let stalled: Vec<Wire> = stalled.collect();
+        for first in 0..4 {
+            let request = fetch(&topic, 0, first * set.len() as u64, 0);
+            let answered = Wire::greet(broker.addr(), 0).call(Method::Fetch, &request, &[]);
+            assert!(answered.payload.chunks(set.len()).all(|got| got == &set[..got.len()]));
+        }
+        let took = began.elapsed();
+        println!("beside readers that take nothing: {took:?}");
+        // One that was passed over goes on, and gets every byte.
+        let mut reader = stalled.into_iter().next().expect("one of them");
+        for _ in 0..8 {
+            let payload = reader.receive().expect("an answer").payload;
+            assert_eq!(payload.len(), 4 << 20);
+            assert!(payload.chunks(set.len()).all(|got| got == &set[..got.len()]));
+        }
+        // Where they keep it for as long as stuck readers may, this takes one to two seconds.
+        if took < AT_ONCE / 2 {
+            return;
+        }
+        assert!(at < TRIES, "who reads waits for those that do not, {TRIES} times of {TRIES}");
+        println!("too slow to tell, try {at} of {TRIES}");
     }
 }
