@@ -66,9 +66,9 @@ pub const READ_PIECE_BYTES: usize = 512 * KIB;
 pub const SPLICE_BYTES_MIN: usize = 64 * KIB;
 /// Pipes of one shard that carry such bytes. All in use: bytes are read and copied.
 pub const PIPES_MAX: usize = 32;
-/// What one connection was read longer ago is given back while others wait for memory to read into. Longer, and readers that
-/// take nothing hold up the others for so long; shorter, and what is taken slowly is read twice.
-pub const READ_HELD_MAX: Duration = Duration::from_millis(100);
+/// What was read longer ago for a peer that does not take it is given back while others wait for memory to read into. Longer,
+/// and readers that take nothing hold up the others for so long, by turns; shorter, and what is taken slowly is read twice.
+pub const READ_HELD_MAX: Duration = Duration::from_millis(25);
 /// One part in so many of the arena is what reads of files for all connections of a shard may hold; the next one waits.
 pub const FILE_READS_ARENA_PART: usize = 4;
 /// After so many bytes of requests a connection lets the other tasks of the shard have their turn ...
@@ -122,6 +122,9 @@ pub const FINISH_ANSWERS_MAX: Duration = Duration::from_secs(5);
 pub const OPENINGS_AT_A_TIME: usize = 16;
 /// How often a shard writes its checkpoint while something changes.
 pub const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(1);
+/// Partitions of a shard on which nothing happens whose files are looked at before a checkpoint; others have their turn at
+/// the next one. Each costs two system calls.
+pub const FILES_CHECKED_A_TURN: usize = 500;
 /// How long a checkpoint that could not be written rests before the next try.
 pub const CHECKPOINT_RETRY: Duration = Duration::from_secs(5);
 /// How long an orderly stop waits for answers to be taken, once everything is flushed.

@@ -123,7 +123,7 @@ impl Activity {
         self.tick.get().wrapping_sub(self.received_at.get())
     }
 
-    /// Seconds since the last byte was sent, or since there was something to send.
+    /// Seconds since the last byte was sent, or since the socket took no more.
     pub(super) fn unsent_s(&self) -> u32 {
         self.tick.get().wrapping_sub(self.sent_at.get())
     }

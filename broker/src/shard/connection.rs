@@ -169,7 +169,7 @@ impl Connection {
             }
             self.close(Closing::FrameLate, "a frame does not arrive");
         } else if self.outgoing.bytes() > 0 {
-            let stuck_s = self.activity.unsent_s();
+            let stuck_s = if self.outgoing.is_blocked() { self.activity.unsent_s() } else { 0 };
             if stuck_s >= limits::STUCK_AFTER_S {
                 self.outgoing.release_memory();
             }

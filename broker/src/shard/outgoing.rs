@@ -31,6 +31,9 @@ const SLICES_MAX: usize = 64;
 /// Bytes after which one call takes no further slice: copying them keeps the shard for so long.
 const SEND_BYTES_MAX: usize = 2 * limits::SEND_PIECE_BYTES;
 
+/// What is read for a peer that did not take what was read for it before: what the kernel asks for when it has room again.
+const READ_PIECE_BYTES_MIN: usize = limits::SEND_BUFFERED_BYTES_MAX / 2;
+
 /// What waits to be sent on one connection.
 pub(super) struct Outgoing {
     socket: Socket,
@@ -38,6 +41,10 @@ pub(super) struct Outgoing {
     reader: Rc<FileReader>,
     turns: Rc<Turns>,
     queue: RefCell<Queue>,
+    /// The socket takes no more: it is the peer that is waited for, and not the disk, or memory to read into.
+    is_blocked: Cell<bool>,
+    /// How much is read at a time: little for a peer that did not take what was read, or most is read again and again.
+    piece_bytes: Cell<usize>,
     /// The bytes held in the queues of all connections of the shard.
     shard_heads: Rc<Cell<usize>>,
     filled: Signal,
@@ -91,6 +98,8 @@ impl Outgoing {
             reader: Rc::clone(&shard.file_reader),
             turns: Rc::clone(&shard.turns),
             queue: RefCell::default(),
+            is_blocked: Cell::new(false),
+            piece_bytes: Cell::new(limits::READ_PIECE_BYTES),
             shard_heads: Rc::clone(&shard.outgoing_heads),
             filled: Signal::default(),
             drained: Signal::default(),
@@ -107,6 +116,11 @@ impl Outgoing {
         self.queue.borrow().head_bytes
     }
 
+    /// Whether the peer does not take what there is for it.
+    pub(super) fn is_blocked(&self) -> bool {
+        self.is_blocked.get()
+    }
+
     /// Whether so much waits that no more should be asked for.
     pub(super) fn is_full(&self) -> bool {
         let queue = self.queue.borrow();
@@ -116,7 +130,6 @@ impl Outgoing {
     /// Appends a head, or several.
     pub(super) fn push_heads(&self, encode: impl FnOnce(&mut BytesMut)) {
         let mut queue = self.queue.borrow_mut();
-        self.note_start(&queue);
         if !matches!(queue.entries.back(), Some(Entry::Bytes(_))) {
             queue.entries.push_back(Entry::Bytes(BytesMut::new()));
         }
@@ -145,17 +158,11 @@ impl Outgoing {
         }
     }
 
-    /// The time-out for a reader that is stuck begins when there is something for it.
-    fn note_start(&self, queue: &Queue) {
-        if queue.entries.is_empty() {
-            self.activity.sent();
-        }
-    }
-
-    /// Gives back the memory of what was read some time ago: others wait for it.
+    /// Gives back the memory of what was read some time ago and is not taken: others wait for it.
     pub(super) fn give_way(&self) {
-        if self.queue.borrow().read_at.is_some_and(|at| at.elapsed() >= limits::READ_HELD_MAX) {
+        if self.is_blocked() && self.queue.borrow().read_at.is_some_and(|at| at.elapsed() >= limits::READ_HELD_MAX) {
             self.release_memory();
+            self.piece_bytes.set(READ_PIECE_BYTES_MIN);
         }
     }
 
@@ -213,6 +220,11 @@ impl Outgoing {
         if polled.is_pending() {
             // The log's memory is not held for a reader that is slower than the socket's buffer.
             self.queue.borrow_mut().forget_memory();
+            if !self.is_blocked.replace(true) {
+                self.activity.sent();
+            }
+        } else {
+            self.is_blocked.set(false);
         }
         polled
     }
@@ -238,6 +250,7 @@ impl Outgoing {
             return;
         }
         let Some((number, (file, offset, bytes))) = self.queue.borrow().first_in_file() else { return };
+        let bytes = bytes.min(self.piece_bytes.get());
         let Some(mut reading) = self.reader.try_start(file, offset, bytes) else { return };
         // An operation starts when its future is polled, and needs nobody to go on.
         let begun = reading.as_mut().poll(&mut Context::from_waker(Waker::noop()));
@@ -257,8 +270,9 @@ impl Outgoing {
         } else {
             let first = self.queue.borrow().first_in_file();
             let Some((number, (file, offset, bytes))) = first else { return Ok(()) };
-            (number, offset, self.reader.read(file, offset, bytes).await?)
+            (number, offset, self.reader.read(file, offset, bytes.min(self.piece_bytes.get())).await?)
         };
+        self.piece_bytes.set((2 * self.piece_bytes.get()).min(limits::READ_PIECE_BYTES));
         self.queue.borrow_mut().stage(number, offset, staged);
         Ok(())
     }

@@ -59,6 +59,11 @@ impl FaultyDisk {
         self.file.medium().faults.flush_delay = delay;
     }
 
+    /// From now on no more than so many bytes a second are read.
+    pub fn slow_reads(&self, bytes_a_second: u32) {
+        self.file.medium().faults.read_bytes_a_second = Some(bytes_a_second);
+    }
+
     /// Nothing goes wrong any more.
     pub fn heal(&self) {
         self.file.medium().faults = super::medium::Faults::default();

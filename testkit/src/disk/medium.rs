@@ -26,6 +26,8 @@ pub(super) struct Faults {
     pub(super) all: bool,
     /// How long a flush takes.
     pub(super) flush_delay: Duration,
+    /// How many bytes are read in a second, if that is limited.
+    pub(super) read_bytes_a_second: Option<u32>,
 }
 
 /// The disk was told to fail this request.

@@ -7,6 +7,7 @@ use std::io::{self, Read as _, Write as _};
 use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
@@ -120,6 +121,9 @@ fn answer(operation: u32, body: &[u8], medium: &Mutex<Medium>, bytes: u64) -> Op
         opcode::READ => {
             let (offset, size) = (u64_at(body, 8), u64::from(u32_at(body, 16)));
             let mut out = vec![0; size.min(bytes.saturating_sub(offset)) as usize];
+            let rate = lock().faults.read_bytes_a_second;
+            let takes_s = rate.map_or(0.0, |rate| out.len() as f64 / f64::from(rate));
+            std::thread::sleep(Duration::from_secs_f64(takes_s));
             lock().read(offset, &mut out).map(|()| out).map_err(|_| EIO)
         }
         opcode::WRITE => {

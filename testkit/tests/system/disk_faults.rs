@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use corelane_client::{Acks, Client, DeliveryError, Producer, Record, Start, TopicSettings};
 use corelane_testkit::{Broker, BrokerOptions, FaultyDisk, full, skip};
 
+use crate::operations::Metrics;
 use crate::support::{
     assert_run, connect, create, detail, details, eventually, next, number, numbered, numbers_of, publish_numbered,
     read_all, small_segments, soon,
@@ -223,6 +224,44 @@ async fn a_slow_disk_delays_what_needs_it_and_nothing_else() {
     disk.heal();
     let took = broker.stop();
     println!("stopped in {took:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_readers_of_a_slow_disk_take_turns_and_none_counts_as_stuck() {
+    /// What they wait for together fills the memory for reads three times, and takes longer than a stuck reader has.
+    const READERS: usize = 48;
+    const READ_BYTES_A_SECOND: u32 = 8 << 20;
+    let Some(disk) = mounted("many_readers_of_a_slow_disk_take_turns_and_none_counts_as_stuck", 96) else { return };
+    let options = BrokerOptions::new().data(disk.path().join("data")).shards(1).args(["--arena-bytes", "32MiB"]);
+    let mut broker = Broker::start(options);
+    let client = connect(&broker).await;
+    create(&client, "cold", 1, TopicSettings::new()).await;
+    let producer = client.producer().build().expect("a producer");
+    publish_numbered(&producer, "cold", 0, 0..4, 250_000).await;
+    // What was written long ago is not in memory any more.
+    broker.restart();
+    disk.slow_reads(READ_BYTES_A_SECOND);
+    let began = Instant::now();
+    let mut reading = Vec::new();
+    for _ in 0..READERS {
+        let client = connect(&broker).await;
+        reading.push(tokio::spawn(async move {
+            let builder = client.consumer().topic("cold").start(Start::Earliest);
+            let builder = builder.fetch_bytes(1 << 20).prefetch_bytes(64 << 10);
+            let mut reader = soon("a consumer", builder.build()).await.expect("a consumer");
+            for at in 0..4 {
+                assert_eq!(number(&next(&mut reader).await.value), at);
+            }
+        }));
+    }
+    for reader in reading {
+        soon("a reader to get everything", reader).await.expect("every byte as it was published");
+    }
+    println!("{READERS} readers of a megabyte each, on a disk of 8 MiB/s: {:?}", began.elapsed());
+    let stuck = Metrics::of(&broker, "").count("corelane_connections_closed_total", &["reason=\"stuck_reader\""]);
+    assert_eq!(stuck, 0, "readers that read were closed");
+    disk.heal();
+    broker.stop();
 }
 
 #[tokio::test(flavor = "multi_thread")]
