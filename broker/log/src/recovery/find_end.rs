@@ -95,7 +95,7 @@ impl<E: Env> Recovery<'_, E> {
         let agreeing = self.agreeing_segment(segments, newest).await?;
         let start = match agreeing {
             Some(_) => floor,
-            None => self.start_without_floor(segments, newest).await?,
+            None => self.start_without_floor(segments, newest).await?.min(self.base_of_floor(segments)),
         };
         let known = self.floor.filter(|_| agreeing.is_some()).map(|floor| floor.last);
         let mut outcome = Outcome {
@@ -231,6 +231,14 @@ impl<E: Env> Recovery<'_, E> {
         let file = self.open_segment(segments, index, newest).await?;
         let agrees = self.reader(segment, &file).agrees_with(&floor, limit).await;
         Ok(agrees.map_err(OpenError::disk("reading", self.path(segment)))?.then_some(index))
+    }
+
+    /// Where the segment begins that holds the checkpoint's last message: a walk from there tells whether that message was
+    /// damaged or is another log's.
+    fn base_of_floor(&self, segments: &[SegmentFile]) -> u64 {
+        let at = self.floor.and_then(|floor| floor.durable_end.0.checked_sub(u64::from(floor.last.bytes)));
+        let before = at.map_or(0, |at| segments.partition_point(|segment| segment.base <= at));
+        before.checked_sub(1).map_or(u64::MAX, |index| segments[index].base)
     }
 
     /// Without a checkpoint that agrees: the last segment's base; if nothing is in it, the base of the one before.

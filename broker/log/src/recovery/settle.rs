@@ -16,7 +16,7 @@ use crate::error::{ClosedReason, OpenError, is_no_space};
 use crate::index::Index;
 use crate::names;
 use crate::partition::Found;
-use crate::plan::ceil_block;
+use crate::plan::{ceil_block, floor_block};
 use crate::segment::{Arrivals, Now, Segment};
 use crate::shard::{EnvFile, Shard};
 
@@ -131,8 +131,13 @@ impl<E: Env> Recovery<'_, E> {
         let path = self.dir.join(last.name());
         let end = outcome.end - last.base;
         if ceil_block(last.bytes) > last.bytes {
-            file.allocate(ceil_block(last.bytes)).await.map_err(OpenError::disk("allocating space for", &path))?;
-            last.bytes = ceil_block(last.bytes);
+            let content_end = outcome.tail_to.unwrap_or(outcome.end) - last.base;
+            last.bytes = match file.allocate(ceil_block(last.bytes)).await {
+                Ok(()) => ceil_block(last.bytes),
+                // A disk that became full gave less than a block at the end, and nothing of the log lies in that.
+                Err(error) if is_no_space(&error) && content_end <= floor_block(last.bytes) => floor_block(last.bytes),
+                Err(error) => return Err(OpenError::disk("allocating space for", &path)(error)),
+            };
         }
         let last = *last;
         let refuses = match outcome.tail_to {

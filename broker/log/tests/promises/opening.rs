@@ -157,6 +157,41 @@ fn a_log_that_goes_over_the_checkpoint_with_other_messages_is_another_one() {
 }
 
 #[test]
+fn less_than_a_block_that_a_full_disk_gave_at_the_end_is_done_without() {
+    let machine = with_log(16, 3);
+    machine.sim.disk().shorten(&segment_path(0), (7 << 12) + 1024);
+    machine.sim.disk().set_faults(Faults { capacity_bytes: 0, ..Faults::default() });
+    machine.run(async {
+        let (log, report) = machine.open(options()).await;
+        assert_eq!(report.end, Position(3 * 8024));
+        assert_eq!(log.read(Position(0), 100).await.unwrap().len(), 1);
+        machine.sim.disk().set_faults(Faults::default());
+        publish_durably(&log, &set(1, &[8000])).await;
+        log.close().await.unwrap();
+    });
+}
+
+#[test]
+fn another_log_that_is_segments_longer_is_noticed_too() {
+    let machine = with_log(15, 40);
+    let all = bases(&machine);
+    let at = Position(all[2]);
+    let mut floor = CheckpointEntry { durable_end: at, segment_base: Position(all[1]), ..floor_of(&machine) };
+    floor.last.crc = !floor.last.crc;
+    machine.run(async {
+        match machine.try_open(options(), Some(floor)).await.err() {
+            Some(OpenError::Another { at: found, .. }) => assert_eq!(found, at),
+            other => panic!("another log was expected, not {other:?}"),
+        }
+        // Damaged bytes there prove nothing: the log is served.
+        machine.sim.disk().hurt(&segment_path(all[1]), 100..101, |byte| !byte);
+        let (log, report) = machine.try_open(options(), Some(floor)).await.expect("a damaged log is served");
+        assert_eq!(report.damage, Some(Position(all[1])));
+        log.close().await.unwrap();
+    });
+}
+
+#[test]
 fn a_file_that_is_removed_or_cut_short_under_the_broker_closes_its_partition() {
     for is_removed in [true, false] {
         let machine = with_log(14, 3);
