@@ -35,7 +35,7 @@ impl Shard {
     async fn open_partition(&self, opening: OpenPartition) -> Opened {
         let OpenPartition { topic_dir, options, floor, is_clean } = opening;
         let partition = key(&options);
-        let (label, epoch) = (label(&options), options.epoch);
+        let epoch = options.epoch;
         let (refused, is_no_space) = match LogPartition::open(&self.log, &topic_dir, &options, floor, is_clean).await {
             Ok((log, driver, _report)) => {
                 self.install(partition, Owned::Serving { partition: log, epoch }, Some(driver));
@@ -43,7 +43,6 @@ impl Shard {
             }
             Err(error) => {
                 let reason = error.to_string();
-                tracing::error!(partition = label, "not served: {reason}");
                 self.install(partition, Owned::Refused(reason.clone()), None);
                 (Some(reason), error.is_no_space())
             }
@@ -145,15 +144,17 @@ impl Shard {
     pub(super) async fn write_checkpoints(self: Rc<Self>) {
         // As it stands in the last life's files.
         let mut written = self.checkpoint_entries();
-        let mut rest = limits::CHECKPOINT_INTERVAL;
+        let (mut rest, mut turn) = (limits::CHECKPOINT_INTERVAL, 0);
         loop {
             glommio::timer::sleep(rest).await;
+            self.check_files(&written, turn).await;
+            turn = turn.wrapping_add(1);
             let entries = self.checkpoint_entries();
             if entries == written {
+                rest = limits::CHECKPOINT_INTERVAL;
                 continue;
             }
             let began = Instant::now();
-            self.check_files(&written).await;
             if self.write_checkpoint(entries.clone(), false).await {
                 written = entries;
             } else {
@@ -164,11 +165,14 @@ impl Shard {
         }
     }
 
-    /// Looks whether the files of partitions that have changed since `before` are still there.
-    async fn check_files(&self, before: &[CheckpointEntry]) {
-        for ((topic_id, number), partition) in self.serving(None) {
+    /// Looks whether the files of partitions still stand: of those that have changed since `before`, and of some others, which
+    /// ones depends on `turn`.
+    async fn check_files(&self, before: &[CheckpointEntry], turn: usize) {
+        let serving = self.serving(None);
+        let turns = serving.len().div_ceil(limits::FILES_CHECKED_A_TURN).max(1);
+        for (at, ((topic_id, number), partition)) in serving.into_iter().enumerate() {
             let known = before.binary_search_by_key(&(topic_id, number), |entry| (entry.topic_id, entry.partition));
-            if known.is_err() || known.is_ok_and(|known| before[known] != partition.checkpoint_entry()) {
+            if at % turns == turn % turns || known.is_ok_and(|known| before[known] != partition.checkpoint_entry()) {
                 partition.check_file().await;
             }
         }
@@ -208,10 +212,6 @@ impl Shard {
 
 fn key(options: &PartitionOptions) -> PartitionKey {
     (options.topic_id, options.partition)
-}
-
-fn label(options: &PartitionOptions) -> String {
-    format!("{}/{}", options.topic, options.partition)
 }
 
 fn report(number: u32, partition: &Partition) -> PartitionReport {

@@ -135,7 +135,13 @@ impl<E: Env> Inner<E> {
                 }
                 break;
             };
-            let piece_end = state.segment_end(index).min(to).min(hot_from);
+            let piece_end = state.segment_end(index).min(to).min(hot_from).min(state.cut_at.unwrap_or(u64::MAX));
+            if piece_end <= at {
+                if pieces.is_empty() {
+                    return Err(self.read_error(at, "the file was cut short; put it back and restart the broker"));
+                }
+                break;
+            }
             pieces.push(Piece::File { file, offset: at - segment.base, bytes: (piece_end - at) as usize });
             at = piece_end;
         }

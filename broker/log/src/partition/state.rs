@@ -59,6 +59,8 @@ pub(super) struct State<E: Env> {
     pub(super) refuses: Option<ClosedReason>,
     /// Why the durable end will not move any more.
     pub(super) frozen: Option<ClosedReason>,
+    /// From here on the file that is written was cut off, by somebody else.
+    pub(super) cut_at: Option<u64>,
     /// Why nobody is served any more.
     pub(super) ended: Option<ClosedReason>,
     pub(super) ending: Option<Ending>,
@@ -193,6 +195,7 @@ impl<E: Env> State<E> {
             last_arrival_ms: last_arrival_ms.unwrap_or(i64::MIN),
             refuses,
             frozen: None,
+            cut_at: None,
             ended: None,
             ending: None,
             chores: Chores { untidy, start_mark, needs_mark: start_mark.is_none(), ..Chores::default() },
