@@ -7,7 +7,7 @@ use std::fs;
 use std::future::Future;
 use std::io::{self, ErrorKind, Write};
 use std::ops::{Deref, Range};
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::pin::pin;
 use std::rc::Rc;
@@ -15,6 +15,9 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::env::{Arena, BLOCK_BYTES, Chunk, DirEntry, Disk, Env, File, OpenMode};
+
+/// Files are the owner's, and may be read by its group, as those of the broker's own disk are.
+const FILE_MODE: u32 = 0o640;
 
 /// Runs a future of this world to its end; it sleeps where the future does.
 pub fn run<T>(future: impl Future<Output = T>) -> T {
@@ -184,8 +187,9 @@ impl Disk for BlockingDisk {
             if mode != OpenMode::Create && !path.metadata()?.is_file() {
                 return Err(io::Error::new(ErrorKind::InvalidInput, "it is not a regular file"));
             }
-            let file =
-                fs::OpenOptions::new().read(true).write(write).create_new(mode == OpenMode::Create).open(path)?;
+            let mut options = fs::OpenOptions::new();
+            options.read(true).write(write).create_new(mode == OpenMode::Create).mode(FILE_MODE);
+            let file = options.open(path)?;
             if write {
                 file.lock()?;
             }
@@ -254,7 +258,7 @@ impl Disk for BlockingDisk {
 }
 
 fn write_new(path: &Path, content: &[u8]) -> io::Result<()> {
-    let mut file = fs::File::create(path)?;
+    let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(FILE_MODE).open(path)?;
     file.write_all(content)?;
     file.sync_all()
 }

@@ -217,7 +217,8 @@ impl<S: Store> Control<S> {
         self.record_made(&mut outcomes).await;
         for Outcome { topic_id, partition, served, .. } in outcomes {
             if let Served::Refused(_, reason) | Served::Failed(reason) | Served::NoSpace(reason) = &served {
-                tracing::error!(%topic_id, partition, reason, "a partition is not served");
+                let topic = self.hosted.borrow().get(&topic_id).map(|topic| topic.name.to_string());
+                tracing::error!(topic, %topic_id, partition, "not served: {reason}");
                 self.refuse(topic_id, partition, reason).await;
             }
             if let Some(topic) = self.hosted.borrow_mut().get_mut(&topic_id) {

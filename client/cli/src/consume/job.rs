@@ -122,7 +122,7 @@ impl<'a> Job<'a> {
             return None;
         }
         Some(CliError::Consume(format!(
-            "the output is not complete: {} damaged messages ({} bytes) and {} sets that cannot be unpacked were skipped",
+            "the output is not complete: damaged bytes in {} places ({} bytes in all) and {} sets that cannot be unpacked were skipped",
             stats.bad_messages, stats.skipped_bytes, self.undecodable_sets
         )))
     }
