@@ -301,42 +301,48 @@ impl<E: Env> Inner<E> {
     /// What is known of the inside of the segment at `base`, all of it: from memory, from its summary, or by a scan.
     /// `None`: it was deleted meanwhile.
     pub(super) async fn index_of(&self, base: u64) -> Result<Option<Rc<Index>>, ReadError> {
-        let (known, summary, end) = {
-            let state = self.state.borrow();
-            let Ok(at) = state.segments.binary_search_by_key(&base, |segment| segment.base) else { return Ok(None) };
-            let segment = &state.segments[at];
-            (segment.index.clone(), self.dir.join(segment.summary_name()), state.segment_end(at))
-        };
-        let missing_to = match known {
-            Some(index) if index.is_complete() => return Ok(Some(index)),
-            Some(index) => index.known_from,
-            None => end - base,
-        };
-        let summary = self.read_summary(&summary, base).await.map(|summary| summary.index);
-        let begun = summary.and_then(|index| index.truncated(missing_to));
-        let was_whole = begun.as_ref().is_some_and(|index| index.end == missing_to);
-        let begun = begun.unwrap_or_else(|| Index::new(0, self.shard.tuning().stretch_bytes));
-        let index = self.scan_index(base, begun, missing_to).await?;
+        loop {
+            let (known, summary, end) = {
+                let state = self.state.borrow();
+                let Ok(at) = state.segments.binary_search_by_key(&base, |segment| segment.base) else {
+                    return Ok(None);
+                };
+                let segment = &state.segments[at];
+                (segment.index.clone(), self.dir.join(segment.summary_name()), state.segment_end(at))
+            };
+            let missing_to = match known {
+                Some(index) if index.is_complete() => return Ok(Some(index)),
+                Some(index) => index.known_from,
+                None => end - base,
+            };
+            let summary = self.read_summary(&summary, base).await.map(|summary| summary.index);
+            let begun = summary.and_then(|index| index.truncated(missing_to));
+            let was_whole = begun.as_ref().is_some_and(|index| index.end == missing_to);
+            let begun = begun.unwrap_or_else(|| Index::new(0, self.shard.tuning().stretch_bytes));
+            let index = self.scan_index(base, begun, missing_to).await?;
 
-        let mut state = self.state.borrow_mut();
-        let Ok(at) = state.segments.binary_search_by_key(&base, |segment| segment.base) else { return Ok(None) };
-        let is_closed = at < state.closed_segments();
-        let segment = &mut state.segments[at];
-        let whole = match &segment.index {
-            Some(known) if known.is_complete() => return Ok(Some(known.clone())),
-            Some(known) => Rc::new(index.joined(known)),
-            None => Rc::new(index),
-        };
-        segment.index = Some(whole.clone());
-        if is_closed {
-            segment.facts = Some(Facts::of(&whole));
-            segment.needs_summary |= !was_whole;
-            state.chores.untidy = state.count_untidy();
-            state.forget_summaries(base);
+            let mut state = self.state.borrow_mut();
+            let Ok(at) = state.segments.binary_search_by_key(&base, |segment| segment.base) else { return Ok(None) };
+            let (is_closed, end) = (at < state.closed_segments(), state.segment_end(at));
+            let segment = &mut state.segments[at];
+            let whole = match &segment.index {
+                Some(known) if known.is_complete() => return Ok(Some(known.clone())),
+                Some(known) => Rc::new(index.joined(known)),
+                None if base + index.end == end => Rc::new(index),
+                // Somebody else was faster, and what he found out is not in memory any more.
+                None => continue,
+            };
+            segment.index = Some(whole.clone());
+            if is_closed {
+                segment.facts = Some(Facts::of(&whole));
+                segment.needs_summary |= !was_whole;
+                state.chores.untidy = state.count_untidy();
+                state.forget_summaries(base);
+            }
+            drop(state);
+            self.driver.notify();
+            return Ok(Some(whole));
         }
-        drop(state);
-        self.driver.notify();
-        Ok(Some(whole))
     }
 
     /// Goes on building an index by a scan, up to `to`, in bytes from the segment's base. Bad messages are walked over by
