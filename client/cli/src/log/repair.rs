@@ -8,7 +8,7 @@ use corelane_log::blocking::{self, BlockingDisk, BlockingEnv};
 use corelane_log::env::Env;
 use corelane_log::inspect::partition_files;
 use corelane_log::lock::{DirLock, LockError};
-use corelane_log::{OpenError, Partition, Recovered, Shard};
+use corelane_log::{ClosedReason, OpenError, Partition, Recovered, Shard};
 use serde_json::{Value, json};
 
 use super::RepairArgs;
@@ -80,6 +80,8 @@ fn check_owner(data: &Path) -> Result<(), CliError> {
 struct Outcome<'a> {
     place: &'a PartitionPlace,
     result: Result<Recovered, OpenError>,
+    /// Why it would take no publishes all the same.
+    closed: Option<ClosedReason>,
     /// The damage lies in the newest segment, which is closed therefore.
     goes_on_in_new: bool,
     /// What a dry run was asked to change.
@@ -88,16 +90,16 @@ struct Outcome<'a> {
 
 impl<'a> Outcome<'a> {
     fn of(directory: &Directory, place: &'a PartitionPlace, dry_run: bool) -> Self {
-        let outcome = |result, goes_on_in_new, changes| Self { place, result, goes_on_in_new, changes };
+        let outcome = |result, closed, goes_on_in_new, changes| Self { place, result, closed, goes_on_in_new, changes };
         let newest = match blocking::run(partition_files(&BlockingDisk, &place.dir)) {
             Ok(files) => files.segments.last().cloned(),
             Err(source) => {
                 let error = OpenError::Disk { what: "listing", path: place.dir.clone(), source };
-                return outcome(Err(error), false, Vec::new());
+                return outcome(Err(error), None, false, Vec::new());
             }
         };
         let Some(newest) = newest else {
-            return outcome(Err(OpenError::Missing { path: place.dir.clone() }), false, Vec::new());
+            return outcome(Err(OpenError::Missing { path: place.dir.clone() }), None, false, Vec::new());
         };
         let options = directory.options(place, newest.epoch);
         let recover = async |env: DryOrReal| match env {
@@ -106,10 +108,11 @@ impl<'a> Outcome<'a> {
         };
         let dry = DryEnv::default();
         let env = if dry_run { DryOrReal::Dry(dry.clone()) } else { DryOrReal::Real(BlockingEnv::default()) };
-        let result = blocking::run(recover(env));
+        let (result, closed) = blocking::run(recover(env))
+            .map_or_else(|error| (Err(error), None), |(report, closed)| (Ok(report), closed));
         let in_newest = |report: &Recovered| report.damage.is_some_and(|damage| damage >= newest.base);
         let goes_on_in_new = result.as_ref().is_ok_and(in_newest);
-        outcome(result, goes_on_in_new, dry.changes())
+        outcome(result, closed, goes_on_in_new, dry.changes())
     }
 
     /// Sentences, one a line.
@@ -133,6 +136,9 @@ impl<'a> Outcome<'a> {
         if self.goes_on_in_new {
             let closed = would("was closed", "closed");
             lines.push(format!("{label}: the newest segment {closed}, the log goes on in a new one at {}", report.end));
+        }
+        if let Some(reason) = &self.closed {
+            lines.push(format!("{label}: left as it is: {reason}"));
         }
         if lines.is_empty() {
             lines.push(format!("{label}: nothing to recover, ends at {}", report.end));
@@ -166,6 +172,7 @@ impl<'a> Outcome<'a> {
                 );
                 value["damage"] = report.damage.map(|damage| damage.0).into();
                 value["goes_on_in_new_segment"] = self.goes_on_in_new.into();
+                value["closed"] = self.closed.as_ref().map(ToString::to_string).into();
             }
             Err(error) => value["refused"] = error.to_string().into(),
         }
@@ -183,11 +190,11 @@ async fn open<E: Env>(
     directory: &Directory,
     place: &PartitionPlace,
     options: &corelane_log::PartitionOptions,
-) -> Result<Recovered, OpenError> {
+) -> Result<(Recovered, Option<ClosedReason>), OpenError> {
     let shard = Shard::new(env);
     let opened = Partition::open(&shard, place.topic_dir(), options, place.floor, directory.was_clean()).await;
     // Without its driver nothing more happens to it.
-    opened.map(|(_, _, report)| report)
+    opened.map(|(partition, _, report)| (report, partition.closed()))
 }
 
 fn text(directory: &Directory, outcomes: &[Outcome<'_>], args: &RepairArgs, salvaged: Option<&Salvaged>) -> String {
@@ -215,7 +222,7 @@ fn text(directory: &Directory, outcomes: &[Outcome<'_>], args: &RepairArgs, salv
 }
 
 fn conclude(directory: &Directory, outcomes: &[Outcome<'_>]) -> Result<(), CliError> {
-    let refused = outcomes.iter().filter(|outcome| outcome.result.is_err()).count();
+    let refused = outcomes.iter().filter(|outcome| outcome.result.is_err() || outcome.closed.is_some()).count();
     let kept_aside = directory.findings.iter().any(|finding| finding.severity != Severity::Note);
     match (refused, kept_aside) {
         (0, false) => Ok(()),
