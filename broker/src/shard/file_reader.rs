@@ -10,9 +10,10 @@ use std::sync::Arc;
 use bytes::BytesMut;
 use corelane_log::Shard as LogShard;
 use corelane_log::env::{BLOCK_BYTES, Chunk, File};
+use futures_util::FutureExt;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::io::arena::ShardSlice;
+use crate::io::arena::{ShardChunk, ShardSlice};
 use crate::io::disk::ShardFile;
 use crate::io::env::ShardEnv;
 use crate::io::pipe::{Pipe, Pipes};
@@ -134,7 +135,8 @@ impl FileReader {
         }
         let blocks = Blocks::around(offset, bytes);
         let held = self.memory.try_take(blocks.bytes)?;
-        Some(Box::pin(read(self.log.clone(), file, blocks, held)))
+        let chunk = self.log.allocate_for_reading(blocks.bytes).now_or_never()?;
+        Some(Box::pin(read(file, chunk, blocks, held)))
     }
 
     /// Reads up to `bytes` bytes at `offset`, at least one, once there is memory for them.
@@ -144,7 +146,8 @@ impl FileReader {
         }
         let blocks = Blocks::around(offset, bytes);
         let held = self.memory.take(blocks.bytes).await;
-        read(self.log.clone(), file, blocks, held).await
+        let chunk = self.log.allocate_for_reading(blocks.bytes).await;
+        read(file, chunk, blocks, held).await
     }
 
     fn pipe_for(&self, file: &ShardFile, bytes: usize) -> Option<Pipe> {
@@ -160,13 +163,7 @@ async fn fill(file: ShardFile, pipe: Pipe, offset: u64, bytes: usize) -> io::Res
     Ok(Staged::Pipe { pipe, taken: BytesMut::new() })
 }
 
-async fn read(
-    log: LogShard<ShardEnv>,
-    file: ShardFile,
-    blocks: Blocks,
-    held: OwnedSemaphorePermit,
-) -> io::Result<Staged> {
-    let chunk = log.allocate_for_reading(blocks.bytes).await;
+async fn read(file: ShardFile, chunk: ShardChunk, blocks: Blocks, held: OwnedSemaphorePermit) -> io::Result<Staged> {
     let read = file.read(&chunk, 0, blocks.bytes, blocks.offset).await?;
     let end = blocks.skip + blocks.wanted;
     if read < end {

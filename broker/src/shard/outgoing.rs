@@ -31,8 +31,8 @@ const SLICES_MAX: usize = 64;
 /// Bytes after which one call takes no further slice: copying them keeps the shard for so long.
 const SEND_BYTES_MAX: usize = 2 * limits::SEND_PIECE_BYTES;
 
-/// What is read for a peer that did not take what was read for it before: what the kernel asks for when it has room again.
-const READ_PIECE_BYTES_MIN: usize = limits::SEND_BUFFERED_BYTES_MAX / 2;
+/// The least that is read at a time for a peer that did not take what was read for it before.
+const READ_PIECE_BYTES_MIN: usize = 16 << 10;
 
 /// What waits to be sent on one connection.
 pub(super) struct Outgoing {
@@ -43,8 +43,10 @@ pub(super) struct Outgoing {
     queue: RefCell<Queue>,
     /// The socket takes no more: it is the peer that is waited for, and not the disk, or memory to read into.
     is_blocked: Cell<bool>,
-    /// How much is read at a time: little for a peer that did not take what was read, or most is read again and again.
+    /// How much is read at a time: for a peer that did not take what was read, what it takes, or most is read again and again.
     piece_bytes: Cell<usize>,
+    /// What was sent since the last read began.
+    taken_bytes: Cell<usize>,
     /// The bytes held in the queues of all connections of the shard.
     shard_heads: Rc<Cell<usize>>,
     filled: Signal,
@@ -100,6 +102,7 @@ impl Outgoing {
             queue: RefCell::default(),
             is_blocked: Cell::new(false),
             piece_bytes: Cell::new(limits::READ_PIECE_BYTES),
+            taken_bytes: Cell::new(0),
             shard_heads: Rc::clone(&shard.outgoing_heads),
             filled: Signal::default(),
             drained: Signal::default(),
@@ -162,7 +165,7 @@ impl Outgoing {
     pub(super) fn give_way(&self) {
         if self.is_blocked() && self.queue.borrow().read_at.is_some_and(|at| at.elapsed() >= limits::READ_HELD_MAX) {
             self.release_memory();
-            self.piece_bytes.set(READ_PIECE_BYTES_MIN);
+            self.piece_bytes.set((2 * self.taken_bytes.get()).clamp(READ_PIECE_BYTES_MIN, limits::READ_PIECE_BYTES));
         }
     }
 
@@ -193,6 +196,7 @@ impl Outgoing {
                 continue;
             }
             self.activity.sent();
+            self.taken_bytes.set(self.taken_bytes.get() + sent);
             let heads_sent = self.queue.borrow_mut().consume(sent);
             self.shard_heads.set(self.shard_heads.get() - heads_sent);
             self.drained.notify();
@@ -273,6 +277,7 @@ impl Outgoing {
             (number, offset, self.reader.read(file, offset, bytes.min(self.piece_bytes.get())).await?)
         };
         self.piece_bytes.set((2 * self.piece_bytes.get()).min(limits::READ_PIECE_BYTES));
+        self.taken_bytes.set(0);
         self.queue.borrow_mut().stage(number, offset, staged);
         Ok(())
     }
