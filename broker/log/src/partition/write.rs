@@ -98,12 +98,17 @@ impl<E: Env> Inner<E> {
         if enough && allocated.as_ref().is_err_and(is_no_space) {
             allocated = file.allocate(wanted).await.map(|()| wanted);
         }
-        self.state.borrow_mut().space.is_asking = false;
         match allocated {
             Ok(bytes) => self.state.borrow_mut().space.unsynced = Some(bytes),
-            Err(error) if is_no_space(&error) => self.is_full(),
+            // Some of it may have been given, and after an orderly stop the file's size is taken for certain.
+            Err(error) if is_no_space(&error) => match file.sync_data().await {
+                Ok(()) => self.is_full(),
+                Err(error) => self.close_for_disk("a flush", &error),
+            },
             Err(error) => self.close_for_disk("allocating space", &error),
         }
+        self.state.borrow_mut().space.is_asking = false;
+        self.driver.notify();
     }
 
     /// The disk is full. Who waits for space hears it; the next publish after a while makes the disk be asked again.
