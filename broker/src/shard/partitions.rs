@@ -172,7 +172,8 @@ impl Shard {
         let turns = serving.len().div_ceil(limits::FILES_CHECKED_A_TURN).max(1);
         for (at, ((topic_id, number), partition)) in serving.into_iter().enumerate() {
             let known = before.binary_search_by_key(&(topic_id, number), |entry| (entry.topic_id, entry.partition));
-            if at % turns == turn % turns || known.is_ok_and(|known| before[known] != partition.checkpoint_entry()) {
+            let has_changed = known.map_or(true, |known| before[known] != partition.checkpoint_entry());
+            if has_changed || at % turns == turn % turns {
                 partition.check_file().await;
             }
         }
