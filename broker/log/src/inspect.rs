@@ -13,7 +13,7 @@ use crate::limits::SUMMARY_BYTES_MAX;
 use crate::names;
 use crate::recovery::layout::Layout;
 use crate::recovery::walk::Reader;
-use crate::scan::{Found, Scanned, Scanner};
+use crate::scan::{Found, LengthSearch, Scanned, Scanner};
 use crate::shard::{EnvFile, EnvSlice, Shard};
 use crate::summary::Summary;
 
@@ -289,6 +289,7 @@ impl<'a, E: Env> SegmentWalk<'a, E> {
             return Ok(known);
         }
         let mut scanner = Scanner::new(at, self.stretch_end);
+        let mut doubts = self.stretch_end - at;
         let mut reached = None;
         while reached.is_none() && scanner.next_byte() < self.stretch_end {
             let bytes = self.reader().bytes_at(scanner.next_byte(), self.stretch_end).await?;
@@ -297,7 +298,12 @@ impl<'a, E: Env> SegmentWalk<'a, E> {
                 match scanner.feed(&mut rest) {
                     Found::More => break None,
                     Found::NoMessage { at } => break Some(at),
-                    Found::Message(_) => {}
+                    Found::Message(message) if message.is_good => {}
+                    Found::Message(bad) => {
+                        if self.has_another_length(&bad, &mut doubts).await? {
+                            break Some(bad.at);
+                        }
+                    }
                 }
             };
         }
@@ -307,6 +313,19 @@ impl<'a, E: Env> SegmentWalk<'a, E> {
         };
         self.leads_on = Some(leads_on);
         Ok(leads_on)
+    }
+
+    /// Whether the CRC of a bad message holds for another length than it claims. Takes the bytes looked at from `doubts`.
+    async fn has_another_length(&self, bad: &Scanned, doubts: &mut u64) -> io::Result<bool> {
+        let mut search = LengthSearch::new(bad, self.stretch_end, *doubts);
+        while let Some(at) = search.next_byte() {
+            let bytes = self.reader().bytes_at(at, self.stretch_end).await?;
+            *doubts = doubts.saturating_sub(bytes.len() as u64);
+            if search.feed(&bytes) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     async fn is_zero(&self, from: u64, to: u64) -> io::Result<bool> {

@@ -169,6 +169,53 @@ impl Scanner {
     }
 }
 
+/// Looks for a length at which a bad message's CRC holds, other than the one that it claims. Where there is one, it is the
+/// length that was hurt, and what it leads to may lie inside a value. (In a message that was hurt elsewhere there is one by
+/// chance: once in 2^32 lengths.)
+#[derive(Debug)]
+pub(crate) struct LengthSearch {
+    next_byte: u64,
+    to: u64,
+    first_end: u64,
+    claimed_end: u64,
+    stored: u32,
+    crc: crc32fast::Hasher,
+}
+
+impl LengthSearch {
+    /// For the message `bad`, which cannot end beyond `to`. At most `bytes_max` are looked at.
+    pub(crate) fn new(bad: &Scanned, to: u64, bytes_max: u64) -> Self {
+        let bytes_max = bytes_max.min(u64::from(MESSAGE_BYTES_LIMIT));
+        Self {
+            next_byte: bad.at + CRC_FROM as u64,
+            to: to.min(bad.at + bytes_max),
+            first_end: bad.at + HEADER_BYTES as u64,
+            claimed_end: bad.end(),
+            stored: bad.header.crc,
+            crc: crc32fast::Hasher::new(),
+        }
+    }
+
+    /// The position of the byte that is to be fed next; `None` when there is no other length.
+    pub(crate) fn next_byte(&self) -> Option<u64> {
+        (self.next_byte < self.to).then_some(self.next_byte)
+    }
+
+    /// Says whether another length was found.
+    pub(crate) fn feed(&mut self, bytes: &[u8]) -> bool {
+        let wanted = bytes.len().min((self.to - self.next_byte) as usize);
+        for byte in &bytes[..wanted] {
+            self.crc.update(std::slice::from_ref(byte));
+            self.next_byte += 1;
+            let is_another = self.next_byte >= self.first_end && self.next_byte != self.claimed_end;
+            if is_another && self.crc.clone().finalize() == self.stored {
+                return true;
+            }
+        }
+        false
+    }
+}
+
 fn is_wrapper(header: &MessageHeader) -> bool {
     (1..=5).contains(&(header.attributes & 0b111))
 }
@@ -261,5 +308,38 @@ mod tests {
         let found = scan(&bytes, 9, 0, u64::MAX);
         let [Found::Message(gap), ..] = found[..] else { panic!("one gap was expected, found {found:?}") };
         assert!(!gap.is_good, "a gap whose length was hurt is no good message");
+    }
+
+    #[test]
+    fn a_hurt_length_is_told_from_a_hurt_value() {
+        let bytes = set(&[&[9; 69], &[8; 200], b"three"]);
+        let is_another = |bytes: &[u8], piece: usize, to: u64| {
+            let bad = Scanned {
+                at: 0,
+                header: MessageHeader::read(bytes, MESSAGE_BYTES_LIMIT).unwrap(),
+                is_good: false,
+                messages: 1,
+            };
+            let mut search = LengthSearch::new(&bad, to, u64::MAX);
+            while let Some(at) = search.next_byte() {
+                let at = at as usize;
+                if search.feed(&bytes[at..(at + piece).min(bytes.len())]) {
+                    return true;
+                }
+            }
+            false
+        };
+        let all = bytes.len() as u64;
+        for piece in [1, 7, 1000] {
+            assert!(!is_another(&bytes, piece, all), "the length that it claims is not another one");
+            for bit in [1, 2, 4, 8, 32, 64] {
+                let mut hurt = bytes.clone();
+                hurt[0] ^= bit;
+                assert!(is_another(&hurt, piece, all), "93 is found though {} is claimed", hurt[0]);
+                assert!(!is_another(&hurt, piece, 92), "none is looked for beyond the limit");
+                hurt[50] ^= 1;
+                assert!(!is_another(&hurt, piece, all), "both were hurt: nothing tells");
+            }
+        }
     }
 }

@@ -10,7 +10,7 @@ use super::{Inner, Partition, count};
 use crate::env::Env;
 use crate::error::ReadError;
 use crate::index::{Index, Run};
-use crate::scan::{Found, Scanned, Scanner};
+use crate::scan::{Found, LengthSearch, Scanned, Scanner};
 use crate::segment::Facts;
 
 /// A place that can be asked for.
@@ -258,7 +258,8 @@ impl<E: Env> Inner<E> {
     }
 
     /// Walks from message to message, from `from` (a boundary) up to `to`, and says how far it came: to the end of a
-    /// message, or to a place where there is none. A walk may go over bad messages, by the length that they claim.
+    /// message, or to a place where there is none. A walk may go over bad messages, by the length that they claim, unless
+    /// their CRC holds for another one: then what was hurt is the length.
     async fn walk(
         &self,
         from: u64,
@@ -266,6 +267,8 @@ impl<E: Env> Inner<E> {
         mut visit: impl FnMut(&Scanned) -> ControlFlow<()>,
     ) -> Result<u64, ReadError> {
         let mut scanner = Scanner::new(from, to);
+        // However many are bad, a walk looks at twice its bytes at most.
+        let mut doubts = to.saturating_sub(from);
         while scanner.next_byte() < to {
             let piece = self.bytes_at(scanner.next_byte(), to).await?;
             let mut bytes = &piece[..];
@@ -274,6 +277,9 @@ impl<E: Env> Inner<E> {
                     Found::More => break,
                     Found::NoMessage { at } => return Ok(at),
                     Found::Message(message) => {
+                        if !message.is_good && self.has_another_length(&message, to, &mut doubts).await? {
+                            return Ok(message.at);
+                        }
                         if visit(&message).is_break() {
                             return Ok(message.end());
                         }
@@ -282,6 +288,19 @@ impl<E: Env> Inner<E> {
             }
         }
         Ok(scanner.at())
+    }
+
+    /// Whether the CRC of a bad message holds for another length than it claims. Takes the bytes looked at from `doubts`.
+    async fn has_another_length(&self, bad: &Scanned, to: u64, doubts: &mut u64) -> Result<bool, ReadError> {
+        let mut search = LengthSearch::new(bad, to, *doubts);
+        while let Some(at) = search.next_byte() {
+            let piece = self.bytes_at(at, to).await?;
+            *doubts = doubts.saturating_sub(piece.len() as u64);
+            if search.feed(&piece) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Whether a walk that came to `reached` has led on to the boundary `next`: it is there, or there are only zeros between,

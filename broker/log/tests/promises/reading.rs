@@ -3,6 +3,8 @@
 use corelane_log::env::Env;
 use corelane_log::{Piece, ReadError, Target};
 use corelane_proto::ids::Position;
+use corelane_proto::message::MessageParts;
+use corelane_proto::set::SetBuilder;
 
 use crate::kit::*;
 
@@ -122,6 +124,41 @@ fn only_the_bad_message_is_skipped_while_the_walk_leads_on() {
             assert_eq!(log.stats().bad_messages, 1);
         });
     }
+}
+
+#[test]
+fn a_hurt_length_does_not_lead_into_a_value() {
+    // The first message has 93 bytes. With one bit more it claims 125, and there, in the second one's value, lies a
+    // message that ends where the second one does.
+    let inside = set(7, &[300]);
+    let value = [&[0; 8][..], &inside].concat();
+    let mut builder = SetBuilder::new();
+    for value in [&[1; 69][..], &value, b"three"] {
+        builder.push(&MessageParts { value: Some(value), ..MessageParts::default() }).unwrap();
+    }
+    let sets: Vec<_> =
+        std::iter::once(builder.finish().to_vec()).chain((0..30).map(|fill| set(fill, &[3000]))).collect();
+    let ids = ids(&sets);
+    assert_eq!(ids[..3], [0, 93, 93 + 24 + value.len() as u64]);
+    over_seeds(|seed| {
+        let machine = Machine::new(seed);
+        let machine = machine.run_and_return(async |machine: &Machine| {
+            let log = machine.create(options()).await;
+            for set in &sets {
+                publish_durably(&log, set).await;
+            }
+            log.close().await.unwrap();
+        });
+        let machine = machine.power_cut();
+        machine.sim.disk().hurt(&segment_path(0), 0..1, |old| old ^ 32);
+        machine.run(async {
+            let (log, report) = machine.open(options()).await;
+            assert_eq!(report.end.0, *ids.last().unwrap(), "nothing is cut");
+            let next = log.find(Target::GoodAfter(Position(0))).await.unwrap().0;
+            assert!(next >= ids[2] && ids.contains(&next), "{next}, of {ids:?}");
+            assert_eq!(log.seek(Position(130)).await.unwrap().0, 0, "what is inside the value is not found");
+        });
+    });
 }
 
 #[test]
