@@ -66,15 +66,23 @@ impl Admin {
         Ok(topics)
     }
 
+    /// All topics as a broker sees them: of its own partitions it knows whether it serves them.
+    pub async fn list_topics_of(&self, broker_id: u32) -> Result<Vec<TopicInfo>, CallError> {
+        let request = pb::MetadataRequest { topics: Vec::new() };
+        let response: pb::MetadataResponse =
+            self.client.cluster.call_broker(broker_id, Method::Metadata, &request).await?;
+        response.topics.into_iter().map(|topic| self.info(Some(topic))).collect()
+    }
+
     /// A topic, and the state of its partitions' logs.
     pub async fn describe_topic(&self, topic: &str) -> Result<TopicDescription, CallError> {
         let request = pb::DescribeTopicRequest { name: topic.to_owned() };
         let response = self.client.cluster.call(Method::DescribeTopic, &request, Repeat::Always).await;
         let response: pb::DescribeTopicResponse = named(topic, response)?;
         let mut details: Vec<_> = response.details.iter().map(PartitionDetail::from_pb).collect();
-        let topic = self.info(response.topic)?;
-        // Each broker knows its own.
-        details.extend(Box::pin(self.details_elsewhere(&topic, &details)).await);
+        let mut topic = self.info(response.topic)?;
+        // Each broker knows its own, and whether it serves them.
+        details.extend(Box::pin(self.ask_elsewhere(&mut topic, &details)).await);
         details.sort_by_key(|detail| detail.partition);
         Ok(TopicDescription { topic, details })
     }

@@ -110,6 +110,14 @@ pub enum CallError {
         /// One entry for each address tried.
         causes: Vec<ConnectError>,
     },
+    /// The broker that was to be asked cannot be reached.
+    #[error("broker {broker_id} cannot be reached: {}", reasons(causes))]
+    Unreachable {
+        /// Its id.
+        broker_id: u32,
+        /// One entry for each address tried; none: the cluster has not told where it is.
+        causes: Vec<ConnectError>,
+    },
     /// A broker was reached and did not answer in time.
     #[error("{address}: no answer to {method} within {} ms", after.as_millis())]
     TimedOut {
@@ -200,11 +208,16 @@ fn join(causes: &[ConnectError]) -> String {
     causes.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }
 
+fn reasons(causes: &[ConnectError]) -> String {
+    if causes.is_empty() { "the cluster has not told where it is".to_owned() } else { join(causes) }
+}
+
 impl CallError {
     /// Whether the same call may succeed later.
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::NoBroker { causes } => causes.iter().any(ConnectError::is_retryable),
+            Self::Unreachable { causes, .. } => causes.is_empty() || causes.iter().any(ConnectError::is_retryable),
             Self::TimedOut { .. } | Self::Lost { .. } | Self::Unavailable { .. } => true,
             Self::Refused { refusal, .. } => refusal.is_retryable(),
             Self::UnknownTopic { .. }

@@ -364,6 +364,65 @@ async fn a_partition_that_moves_is_followed() {
     }
 }
 
+/// A broker of which partition 1 of "t" lies on another one, which is away.
+async fn with_partition_1_away() -> FakeBroker {
+    let broker = FakeBroker::start().await;
+    broker.topic("t", 2);
+    fill(&broker, "t", 0, 0..20);
+    fill(&broker, "t", 1, 20..30);
+    broker.state().down.push(1);
+    broker
+}
+
+#[tokio::test]
+async fn partitions_of_a_broker_that_is_away_begin_when_it_is_back_and_hold_up_no_others() {
+    for (start, expected) in [(Start::Earliest, 0..20), (Start::LastMessages(5), 15..20)] {
+        let broker = with_partition_1_away().await;
+        let mut consumer = consumer(&broker, |it| it.topic("t").start(start).until_end(true)).await;
+        assert_eq!(consumer.not_begun(), [("t".into(), 1)]);
+        assert_eq!(consumer.positions().iter().map(|at| at.partition).collect::<Vec<_>>(), [0]);
+        assert_eq!(take(&mut consumer, expected.len()).await, values(expected.clone()));
+        assert!(
+            tokio::time::timeout(Duration::from_millis(50), consumer.next()).await.is_err(),
+            "it waits for the rest"
+        );
+        broker.state().down.clear();
+        let count = expected.len().min(10);
+        assert_eq!(rest(&mut consumer).await, values(30 - count..30));
+        assert!(consumer.not_begun().is_empty());
+        assert_eq!(consumer.positions()[1].position, consumer.positions()[1].visible_end);
+    }
+}
+
+#[tokio::test]
+async fn what_cannot_be_read_is_named_and_can_be_given_up() {
+    let broker = with_partition_1_away().await;
+    let client = broker.builder().request_timeout(Duration::from_millis(1500)).build().await.unwrap();
+    let mut consumer = client.consumer().topic("t").until_end(true).build().await.unwrap();
+    assert_eq!(take(&mut consumer, 20).await, values(0..20));
+    let error = tokio::time::timeout(SOON, consumer.next()).await.unwrap().unwrap().unwrap_err();
+    let ConsumeError::Unavailable { partition: 1, cause: CallError::Unreachable { broker_id: 9, .. }, .. } = &error
+    else {
+        panic!("{error}")
+    };
+    assert!(error.is_retryable() && error.to_string().starts_with("t/1 cannot be read: broker 9"), "{error}");
+    assert!(consumer.stop("t", 1) && !consumer.stop("t", 2));
+    assert_eq!(rest(&mut consumer).await, [""; 0]);
+    // Sought, it begins where it is told to, as soon as it is there.
+    broker.state().down.clear();
+    consumer.seek("t", 1, Start::Earliest).await.unwrap();
+    assert_eq!(rest(&mut consumer).await, values(20..30));
+}
+
+#[tokio::test]
+async fn a_consumer_of_which_no_partition_can_begin_is_an_error() {
+    let broker = with_partition_1_away().await;
+    broker.state().down.push(0);
+    let client = broker.builder().request_timeout(Duration::from_millis(1500)).build().await.unwrap();
+    let error = client.consumer().topic("t").build().await.unwrap_err();
+    assert!(matches!(error, CallError::Unreachable { broker_id: 9, .. }), "{error}");
+}
+
 #[tokio::test]
 async fn a_restarted_broker_is_read_on_where_it_was() {
     let broker = FakeBroker::start().await;

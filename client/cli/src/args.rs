@@ -25,7 +25,6 @@ use crate::topic::TopicCommand;
 #[command(
     name = "corelane",
     version,
-    disable_help_subcommand = true,
     after_help = "\
 Examples:
   corelane topic create access-log --partitions 4

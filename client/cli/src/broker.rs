@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use clap::Subcommand;
 use comfy_table::CellAlignment::{Left, Right};
-use corelane_client::{BrokerInfo, Client, PartitionInfo};
+use corelane_client::{BrokerInfo, Client, PartitionInfo, TopicInfo};
 use serde_json::{Value, json};
 
 use crate::args::Shared;
@@ -60,13 +60,17 @@ pub(crate) async fn run(shared: &Shared, command: &BrokerCommand) -> Result<(), 
 type Held = BTreeMap<u32, Vec<(String, PartitionInfo)>>;
 
 async fn held(client: &Client) -> Result<Held, CliError> {
+    Ok(by_broker(client.admin().list_topics().await?))
+}
+
+fn by_broker(topics: Vec<TopicInfo>) -> Held {
     let mut held = Held::new();
-    for topic in client.admin().list_topics().await? {
+    for topic in topics {
         for partition in topic.partitions {
             held.entry(partition.broker_id).or_default().push((topic.name.clone(), partition));
         }
     }
-    Ok(held)
+    held
 }
 
 async fn list(client: &Client, json: bool) -> Result<(), CliError> {
@@ -99,7 +103,7 @@ async fn list(client: &Client, json: bool) -> Result<(), CliError> {
 async fn describe(client: &Client, json: bool, broker_id: u32) -> Result<(), CliError> {
     let (brokers, mut held) = (client.admin().describe_cluster().await?.brokers, held(client).await?);
     let broker = brokers.iter().find(|broker| broker.broker_id == broker_id);
-    let partitions = held.remove(&broker_id).unwrap_or_default();
+    let mut partitions = held.remove(&broker_id).unwrap_or_default();
     let Some(broker) = broker else {
         let left = match partitions.len() {
             0 => String::new(),
@@ -107,6 +111,12 @@ async fn describe(client: &Client, json: bool, broker_id: u32) -> Result<(), Cli
         };
         return Err(CliError::Argument(format!("the cluster knows no broker {broker_id}{left}")));
     };
+    if broker.alive
+        && let Ok(topics) = client.admin().list_topics_of(broker_id).await
+    {
+        partitions = by_broker(topics).remove(&broker_id).unwrap_or_default();
+        partitions.sort_by(|(a, one), (b, other)| (a, one.partition).cmp(&(b, other.partition)));
+    }
     if json {
         let mut document = to_json(broker, partitions.len());
         document["partitions"] = partitions.iter().map(partition_json).collect();

@@ -20,10 +20,12 @@ pub(crate) enum CliError {
     #[error("{0}")]
     Call(CallError),
     /// The topic is not there.
-    #[error("there is no topic {topic:?}; create it with: {}", creation(topic))]
+    #[error("there is no topic {topic:?}; {}", if *is_wanted { creation(topic) } else { TOPICS.to_owned() })]
     UnknownTopic {
         /// Its name.
         topic: String,
+        /// Whether the command would have used it, had it been there.
+        is_wanted: bool,
     },
     /// A file could not be opened.
     #[error("{}: {cause}", path.display())]
@@ -94,10 +96,12 @@ pub(crate) enum CliError {
     },
 }
 
+const TOPICS: &str = "those that there are: corelane topic list";
+
 /// The command that creates a topic, as a shell takes it.
 fn creation(topic: &str) -> String {
     let separator = if topic.starts_with('-') { "-- " } else { "" };
-    format!("corelane topic create --partitions 1 {separator}{topic}")
+    format!("create it with: corelane topic create --partitions 1 {separator}{topic}")
 }
 
 impl CliError {
@@ -120,6 +124,14 @@ impl CliError {
         })
     }
 
+    /// For commands that publish or read: a topic that is not there is to be created.
+    pub(crate) fn for_use(self) -> Self {
+        match self {
+            CliError::UnknownTopic { topic, .. } => CliError::UnknownTopic { topic, is_wanted: true },
+            other => other,
+        }
+    }
+
     /// The exit status: 1, or what a shell expects of a command that a signal has ended.
     pub(crate) fn exit_status(&self) -> u8 {
         match self {
@@ -133,7 +145,7 @@ impl CliError {
 impl From<CallError> for CliError {
     fn from(error: CallError) -> Self {
         match error {
-            CallError::UnknownTopic { topic } => CliError::UnknownTopic { topic },
+            CallError::UnknownTopic { topic } => CliError::UnknownTopic { topic, is_wanted: false },
             other => CliError::Call(other),
         }
     }
@@ -154,7 +166,7 @@ mod tests {
 
     #[test]
     fn the_command_that_creates_a_topic_can_be_pasted() {
-        assert_eq!(creation("orders"), "corelane topic create --partitions 1 orders");
-        assert_eq!(creation("-x"), "corelane topic create --partitions 1 -- -x");
+        assert_eq!(creation("orders"), "create it with: corelane topic create --partitions 1 orders");
+        assert_eq!(creation("-x"), "create it with: corelane topic create --partitions 1 -- -x");
     }
 }

@@ -56,8 +56,8 @@ async fn run(cli: Cli) -> Result<(), CliError> {
     let shared = &cli.shared;
     match cli.command {
         Command::Topic(command) => topic::run(shared, command).await,
-        Command::Produce(args) => produce::run(shared, *args).await,
-        Command::Consume(args) => consume::run(shared, *args).await,
+        Command::Produce(args) => produce::run(shared, *args).await.map_err(CliError::for_use),
+        Command::Consume(args) => consume::run(shared, *args).await.map_err(CliError::for_use),
         Command::Export(args) => export::export(shared, *args).await,
         Command::Import(args) => export::import(shared, args).await,
         Command::Mirror(args) => mirror::run(shared, *args).await,

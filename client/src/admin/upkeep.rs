@@ -61,7 +61,7 @@ impl Admin {
     }
 
     /// What the other brokers know of the partitions that they hold; nothing of those that do not answer.
-    pub(super) async fn details_elsewhere(&self, topic: &TopicInfo, known: &[PartitionDetail]) -> Vec<PartitionDetail> {
+    pub(super) async fn ask_elsewhere(&self, topic: &mut TopicInfo, known: &[PartitionDetail]) -> Vec<PartitionDetail> {
         let is_known = |partition: u32| known.iter().any(|detail| detail.partition == partition);
         let missing = topic.partitions.iter().filter(|partition| !is_known(partition.partition));
         let mut brokers: Vec<u32> = missing.map(|partition| partition.broker_id).collect();
@@ -77,8 +77,15 @@ impl Admin {
             let request = pb::DescribeTopicRequest { name: topic.name.clone() };
             let answer: Result<pb::DescribeTopicResponse, _> =
                 self.client.cluster.call_broker(broker_id, Method::DescribeTopic, &request).await;
-            let found = answer.map(|answer| answer.details).unwrap_or_default();
-            details.extend(found.iter().filter(|detail| !is_known(detail.partition)).map(PartitionDetail::from_pb));
+            let Ok(answer) = answer else { continue };
+            let found = answer.details.iter().filter(|detail| !is_known(detail.partition));
+            details.extend(found.map(PartitionDetail::from_pb));
+            let Some(as_seen_there) = answer.topic.and_then(TopicInfo::from_pb) else { continue };
+            for (partition, seen) in topic.partitions.iter_mut().zip(as_seen_there.partitions) {
+                if partition.broker_id == broker_id && seen.broker_id == broker_id {
+                    *partition = seen;
+                }
+            }
         }
         details
     }

@@ -4,7 +4,6 @@
 mod metadata;
 
 use std::collections::{BTreeMap, HashMap};
-use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -13,7 +12,7 @@ use corelane_proto::pb;
 use prost::Message;
 
 use crate::client::ClientSettings;
-use crate::error::{CallError, ConnectCause, ConnectError};
+use crate::error::{CallError, ConnectError};
 use crate::net::backoff::Backoff;
 use crate::net::calls::CallConnection;
 use crate::net::connect::{self, Greeting, Link};
@@ -104,7 +103,8 @@ impl Cluster {
             }
             distinct(found.into_iter().chain(bootstrap).chain(told))
         };
-        self.connect_first(addresses, &self.greeting(None), timeout).await
+        let connected = self.connect_first(addresses, &self.greeting(None), timeout).await;
+        connected.map_err(|causes| CallError::NoBroker { causes })
     }
 
     /// Connects to any broker; to `avoid` only when no other answers.
@@ -123,7 +123,8 @@ impl Cluster {
             others.extend(avoided);
             distinct(others.into_iter())
         };
-        self.connect_first(addresses, &self.greeting(None), timeout).await
+        let connected = self.connect_first(addresses, &self.greeting(None), timeout).await;
+        connected.map_err(|causes| CallError::NoBroker { causes })
     }
 
     /// Connects to a shard of a broker, with a greeting of the caller's.
@@ -138,18 +139,17 @@ impl Cluster {
             let found = state.found_at.get(&place.broker_id).map(ToString::to_string);
             distinct(found.into_iter().chain(state.metadata.brokers.get(&place.broker_id).cloned()))
         };
-        if addresses.is_empty() {
-            return Err(Self::nowhere(place.broker_id));
-        }
-        self.connect_first(addresses, greeting, timeout).await
+        let connected = self.connect_first(addresses, greeting, timeout).await;
+        connected.map_err(|causes| CallError::Unreachable { broker_id: place.broker_id, causes })
     }
 
+    /// Connects to the first of the addresses that answers as it should; else why each of them does not.
     async fn connect_first(
         &self,
         addresses: Vec<String>,
         greeting: &Greeting,
         timeout: Duration,
-    ) -> Result<Link, CallError> {
+    ) -> Result<Link, Vec<ConnectError>> {
         let deadline = Instant::now() + timeout.min(self.settings.connect_timeout);
         let mut causes: Vec<ConnectError> = Vec::new();
         for (index, address) in addresses.iter().enumerate() {
@@ -163,14 +163,7 @@ impl Cluster {
                 Err(cause) => causes.push(cause),
             }
         }
-        Err(CallError::NoBroker { causes })
-    }
-
-    /// For a broker of which the cluster has not told where it is.
-    fn nowhere(broker_id: u32) -> CallError {
-        let error = io::Error::new(io::ErrorKind::NotFound, "the cluster has not told where it is");
-        let cause = ConnectCause::UnknownName(Arc::new(error));
-        CallError::NoBroker { causes: vec![ConnectError { address: format!("broker {broker_id}"), cause }] }
+        Err(causes)
     }
 
     async fn call_connection(&self, place: Option<Place>, timeout: Duration) -> Result<CallConnection, CallError> {
@@ -294,7 +287,21 @@ impl Cluster {
         method: Method,
         request: impl Fn(&TopicPlaces, &PartitionPlace) -> Q,
     ) -> Result<R, CallError> {
-        let deadline = Instant::now() + self.settings.request_timeout;
+        self.call_partition_for(self.settings.request_timeout, topic, partition, method, request).await
+    }
+
+    /// As [`Cluster::call_partition`]; what may pass is tried again for as long as `patience`.
+    pub(crate) async fn call_partition_for<Q: Message, R: Message + Default>(
+        &self,
+        patience: Duration,
+        topic: &str,
+        partition: u32,
+        method: Method,
+        request: impl Fn(&TopicPlaces, &PartitionPlace) -> Q,
+    ) -> Result<R, CallError> {
+        let began = Instant::now();
+        let deadline = began + self.settings.request_timeout;
+        let last_attempt = deadline.min(began + patience);
         let mut backoff = self.backoff();
         let mut places = self.topic(topic).await?;
         loop {
@@ -306,7 +313,7 @@ impl Cluster {
             };
             let stale_topic = error.refusal().is_some_and(|refusal| refusal.status == Status::UnknownTopic);
             let pause = backoff.pause();
-            if !(error.is_retryable() || stale_topic) || Instant::now() + pause >= deadline {
+            if !(error.is_retryable() || stale_topic) || Instant::now() + pause >= last_attempt {
                 return Err(error);
             }
             tokio::time::sleep(pause).await;

@@ -3,8 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::finder::{self, Why};
 use super::last::position_of_last;
-use super::shared::{Added, Item, Shared};
+use super::piece::From;
+use super::resolve::{Begun, Resolved};
+use super::shared::{Added, Item, Order, Shared};
 use super::{Consumer, OutOfRange, Start, watcher};
 use crate::client::Client;
 use crate::error::CallError;
@@ -26,6 +29,7 @@ pub(crate) struct ConsumerSettings {
     pub(crate) max_wait: Duration,
     pub(crate) until_end: bool,
     pub(crate) refresh: Duration,
+    pub(crate) begin_patience: Option<Duration>,
     /// Whether a position beyond the end is an error whatever `out_of_range` says.
     pub(crate) fails_above_end: bool,
     /// Whether compressed sets are handed out as they lie.
@@ -51,6 +55,7 @@ impl Default for ConsumerSettings {
             max_wait: Duration::from_secs(5),
             until_end: false,
             refresh: Duration::from_secs(30),
+            begin_patience: None,
             fails_above_end: false,
             whole_sets: false,
         }
@@ -133,35 +138,57 @@ impl ConsumerBuilder {
         self
     }
 
-    /// Looks the topics up, finds the starts, and begins to fetch.
+    /// How long partitions whose brokers cannot be asked where to begin hold up [`ConsumerBuilder::build`] (default one
+    /// second where others can begin, else the client's request time-out).
+    pub fn begin_patience(mut self, patience: Duration) -> Self {
+        self.settings.begin_patience = Some(patience);
+        self
+    }
+
+    /// Looks the topics up, finds the starts, and begins to fetch. Partitions whose brokers cannot be asked begin when they
+    /// can; until then they are no part of [`Consumer::positions`], and end where they end when they begin.
     ///
     /// # Errors
-    /// [`CallError::UnknownTopic`], [`CallError::NoSuchPartition`], or what kept the client from asking.
+    /// [`CallError::UnknownTopic`], [`CallError::NoSuchPartition`], or what kept the client from asking for any of them.
     pub async fn build(self) -> Result<Consumer, CallError> {
         self.check()?;
         let runtime = tokio::runtime::Handle::current();
         let shared = Shared::new(self.client.cluster.clone(), self.settings, runtime);
-        let starts = shared.resolve().await?;
-        let mut positions = Vec::with_capacity(starts.len());
-        for (index, mut start) in starts.into_iter().enumerate() {
-            if let Start::LastMessages(wanted) = start.start {
-                start.from.position = position_of_last(&self.client, &start.source, start.bounds, wanted).await?;
+        for Resolved { source, topic_id, epoch, start, begun } in shared.resolve().await? {
+            let mut added = Added { source, topic_id, epoch, begin: None, visible_end: 0, until: None };
+            if let Begun::At(From { position, .. }, bounds) | Begun::Nowhere { position, bounds } = &begun {
+                (added.begin, added.visible_end) = (Some(*position), bounds.visible_end);
+                added.until = shared.settings.until_end.then_some(bounds.visible_end);
             }
-            let until = shared.settings.until_end.then_some(start.bounds.visible_end);
-            let (begin, visible_end) = (start.from.position, start.bounds.visible_end);
-            let (source, topic_id, epoch) = (start.source, start.topic_id, start.epoch);
-            shared.state().add(Added { source, topic_id, epoch, begin, visible_end, until });
-            positions.push(begin);
-            match start.error {
-                None => shared.start_stream(index, 0, start.from, 0)?,
-                Some(error) => shared.state().push(index, Item::Error { error, is_last: true }),
+            let source = added.source.clone();
+            match begun {
+                Begun::At(mut from, bounds) => {
+                    if let Start::LastMessages(wanted) = start {
+                        from.position = position_of_last(&self.client, &source, bounds, wanted).await?;
+                        added.begin = Some(from.position);
+                    }
+                    let index = shared.state().add(added);
+                    shared.start_stream(index, 0, from, 0)?;
+                }
+                Begun::Nowhere { position, bounds } => {
+                    let error = finder::out_of_range(&source.topic, source.partition, position, &bounds);
+                    let mut state = shared.state();
+                    let index = state.add(added);
+                    state.push(index, Item::Error { error, is_last: true });
+                }
+                Begun::Later => {
+                    let partition = shared.state().add(added);
+                    let from = From { position: 0, time_ms: None };
+                    let order = Order { partition, generation: 0, topic_id, epoch, from, failures: 0 };
+                    shared.go_on(order, from, Why::NotBegun(start));
+                }
             }
         }
         let is_whole = shared.settings.wanted.iter().any(|wanted| wanted.partition.is_none());
         if is_whole && !shared.settings.until_end {
             shared.runtime().spawn(watcher::run(Arc::downgrade(&shared), shared.settings.refresh));
         }
-        Ok(Consumer::of(self.client, shared, positions))
+        Ok(Consumer::of(self.client, shared))
     }
 
     fn check(&self) -> Result<(), CallError> {

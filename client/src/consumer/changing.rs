@@ -79,7 +79,7 @@ pub(crate) struct Streams {
 impl Reader {
     pub(crate) fn new(client: Client, settings: ConsumerSettings, runtime: tokio::runtime::Handle) -> Self {
         let shared = Shared::new(client.cluster.clone(), settings, runtime);
-        let mut consumer = Consumer::of(client, shared, Vec::new());
+        let mut consumer = Consumer::of(client, shared);
         consumer.ends = false;
         Self { consumer }
     }
@@ -134,7 +134,7 @@ impl Streams {
         }
         let epoch = places.partition(partition)?.epoch;
         let source = Arc::new(Source { topic: topic.clone(), partition });
-        let (begin, visible_end) = (beginning.position(), beginning.bounds.visible_end);
+        let (begin, visible_end) = (Some(beginning.position()), beginning.bounds.visible_end);
         let (index, generation) =
             shared.state().take_up(Added { source, topic_id, epoch, begin, visible_end, until: None });
         if let Err(error) = shared.start_stream(index, generation, beginning.from, 0) {

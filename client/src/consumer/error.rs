@@ -1,5 +1,6 @@
 //! What a consumer's stream can report. After an error the stream goes on with the next call unless its partition ended.
 
+use super::message::Source;
 use crate::error::CallError;
 
 /// An error in a consumer's stream.
@@ -73,17 +74,29 @@ pub enum ConsumeError {
         /// What is wrong.
         reason: String,
     },
-    /// A broker could not be reached, or refused, for longer than the client's time-out. The consumer goes on trying;
-    /// the error comes again while it lasts.
-    #[error("{0}")]
-    Call(#[from] CallError),
+    /// A partition's broker could not be reached, or refused, for longer than the client's time-out. If that may pass the
+    /// consumer goes on trying, and the error comes again while it lasts.
+    #[error("{topic}/{partition} cannot be read: {cause}")]
+    Unavailable {
+        /// The topic.
+        topic: String,
+        /// The partition.
+        partition: u32,
+        /// What keeps the consumer from reading.
+        #[source]
+        cause: CallError,
+    },
 }
 
 impl ConsumeError {
+    pub(super) fn unavailable(source: &Source, cause: CallError) -> Self {
+        Self::Unavailable { topic: source.topic.to_string(), partition: source.partition, cause }
+    }
+
     /// Whether the stream goes on by itself.
     pub fn is_retryable(&self) -> bool {
         match self {
-            Self::Call(error) => error.is_retryable(),
+            Self::Unavailable { cause, .. } => cause.is_retryable(),
             Self::Undecodable { .. } => true,
             Self::OutOfRange { .. } | Self::NewEpoch { .. } | Self::TopicDeleted { .. } | Self::NewerVersion { .. } => {
                 false

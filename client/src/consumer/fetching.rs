@@ -366,9 +366,10 @@ impl<'a> Fetching<'a> {
             Status::UnknownTopic | Status::UnknownPartition => Why::Stale(refusal),
             status if status.retry() != Retry::No => Why::Stale(refusal),
             _ => {
-                let error = ConsumeError::Call(CallError::Refused { address: self.address.clone(), refusal });
+                let cause = CallError::Refused { address: self.address.clone(), refusal };
                 let mut state = shared.state();
                 if state.partitions[partition].generation == stream.order.generation {
+                    let error = ConsumeError::unavailable(&state.partitions[partition].source, cause);
                     state.push(partition, Item::Error { error, is_last: true });
                 }
                 return;

@@ -2,16 +2,18 @@
 //! that moved, a new epoch, a deleted topic. Everything here asks a broker; lanes do not wait for it.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use corelane_proto::frame::Method;
 use corelane_proto::pb;
 
 use super::error::ConsumeError;
+use super::last::position_of_last;
 use super::message::Source;
 use super::piece::From;
 use super::shared::{Item, Order, Shared};
 use super::{OutOfRange, Start};
+use crate::client::Client;
 use crate::cluster::{Cluster, Place};
 use crate::error::{CallError, Refusal};
 use crate::topic::{Find, Found};
@@ -32,6 +34,8 @@ pub(super) enum Why {
     Stale(Box<Refusal>),
     /// Its lane cannot connect.
     Unreachable,
+    /// Nobody has told yet where it begins.
+    NotBegun(Start),
 }
 
 impl Start {
@@ -46,9 +50,20 @@ impl Start {
     }
 }
 
-/// Asks for a place in a partition.
-pub(super) async fn find(cluster: &Cluster, topic: &str, partition: u32, find: Find) -> Result<Found, CallError> {
-    let found = cluster.call_partition(topic, partition, Method::FindMessage, |places, at| {
+/// Asks for a place in a partition, for as long as the request time-out.
+async fn find(cluster: &Cluster, topic: &str, partition: u32, find: Find) -> Result<Found, CallError> {
+    find_for(cluster.settings.request_timeout, cluster, topic, partition, find).await
+}
+
+/// Asks for a place in a partition; what may pass is tried again for as long as `patience`.
+async fn find_for(
+    patience: Duration,
+    cluster: &Cluster,
+    topic: &str,
+    partition: u32,
+    find: Find,
+) -> Result<Found, CallError> {
+    let found = cluster.call_partition_for(patience, topic, partition, Method::FindMessage, |places, at| {
         let (topic_id, target) = (places.topic_id.to_vec(), Some(find.to_pb()));
         pb::FindMessageRequest { topic_id, partition, epoch: at.epoch, target }
     });
@@ -63,9 +78,22 @@ pub(super) async fn begin(
     start: Start,
     policy: OutOfRange,
 ) -> Result<(From, Found), BeginError> {
+    begin_for(cluster.settings.request_timeout, cluster, topic, partition, start, policy).await
+}
+
+/// As [`begin`]; what may pass is tried again for as long as `patience`.
+pub(super) async fn begin_for(
+    patience: Duration,
+    cluster: &Cluster,
+    topic: &str,
+    partition: u32,
+    start: Start,
+    policy: OutOfRange,
+) -> Result<(From, Found), BeginError> {
+    let find = async |target| find_for(patience, cluster, topic, partition, target).await.map_err(BeginError::Call);
     if let Start::Position(position) = start {
         // A position is taken as it is if it is retained: the first fetch finds its message.
-        let bounds = find(cluster, topic, partition, Find::Earliest).await.map_err(BeginError::Call)?;
+        let bounds = find(Find::Earliest).await?;
         if position >= bounds.start && position <= bounds.end {
             return Ok((From { position, time_ms: None }, bounds));
         }
@@ -76,7 +104,7 @@ pub(super) async fn begin(
         };
         return Ok((From { position: target, time_ms: None }, bounds));
     }
-    let found = find(cluster, topic, partition, start.find()).await.map_err(BeginError::Call)?;
+    let found = find(start.find()).await?;
     let time_ms = if let Start::TimeMs(time) = start { Some(time) } else { None };
     Ok((From { position: found.position, time_ms }, found))
 }
@@ -168,7 +196,7 @@ impl Shared {
                 return;
             }
             if !is_gone {
-                self.push_if_wanted(partition, generation, error.into(), false);
+                self.push_if_wanted(partition, generation, ConsumeError::unavailable(&source, error), false);
             }
             tokio::time::sleep(backoff.pause()).await;
         }
@@ -231,6 +259,7 @@ impl Shared {
                 }
                 Ok(self.by_policy(error, &bounds))
             }
+            Why::NotBegun(start) => self.try_begin(order, &source, *start).await,
             Why::Stale(_) | Why::Unreachable => {
                 self.cluster.refresh(&[topic.to_owned()], Instant::now()).await?;
                 let places = self.cluster.known(topic)?;
@@ -250,6 +279,29 @@ impl Shared {
                 Ok(self.by_policy(ConsumeError::NewEpoch { topic, partition, expected, epoch }, &bounds))
             }
         }
+    }
+
+    async fn try_begin(&self, order: &Order, source: &Source, start: Start) -> Result<Way, CallError> {
+        let policy = self.settings.out_of_range;
+        let (mut from, bounds) = match begin(&self.cluster, &source.topic, source.partition, start, policy).await {
+            Ok(begun) => begun,
+            Err(BeginError::Call(error)) => return Err(error),
+            Err(BeginError::OutOfRange { position, bounds }) => {
+                return Ok(Way::End(out_of_range(&source.topic, source.partition, position, &bounds)));
+            }
+        };
+        if let Start::LastMessages(wanted) = start {
+            let client = Client { cluster: self.cluster.clone() };
+            from.position = position_of_last(&client, source, bounds, wanted).await?;
+        }
+        let mut state = self.state();
+        let at = &mut state.partitions[order.partition];
+        if at.generation == order.generation {
+            at.begin = Some(from.position);
+            at.visible_end = bounds.visible_end;
+            at.until = self.settings.until_end.then_some(bounds.visible_end);
+        }
+        Ok(Way::From(from))
     }
 
     fn by_policy(&self, error: ConsumeError, bounds: &Found) -> Way {

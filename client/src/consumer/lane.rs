@@ -7,12 +7,14 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
+use super::error::ConsumeError;
 use super::fetching::Fetching;
 use super::finder::Why;
 use super::joiner::Joiner;
 use super::piece::From;
 use super::shared::{Item, Order, Shared};
 use crate::cluster::Place;
+use crate::error::CallError;
 use crate::net::connect::Greeting;
 
 /// A partition's stream on this lane.
@@ -81,7 +83,7 @@ impl Lane {
                     let since = *failing_since.get_or_insert_with(Instant::now);
                     if since.elapsed() >= self.shared.cluster.settings.request_timeout {
                         failing_since = None;
-                        self.tell(&error.into());
+                        self.tell(&error);
                     }
                     self.let_go();
                 }
@@ -136,11 +138,13 @@ impl Lane {
     }
 
     /// Tells the program why nothing comes.
-    fn tell(&self, error: &super::ConsumeError) {
+    fn tell(&self, cause: &CallError) {
         let mut state = self.shared.state();
-        for stream in self.streams.values() {
-            if state.partitions[stream.order.partition].generation == stream.order.generation {
-                state.push(stream.order.partition, Item::Error { error: error.clone(), is_last: false });
+        for Order { partition, generation, .. } in self.streams.values().map(|stream| &stream.order) {
+            let at = &state.partitions[*partition];
+            if at.generation == *generation {
+                let error = ConsumeError::unavailable(&at.source, cause.clone());
+                state.push(*partition, Item::Error { error, is_last: false });
             }
         }
     }

@@ -41,7 +41,7 @@ async fn is_before(reader: &mut Consumer, end: u64) -> Result<bool, CallError> {
         match reader.next().await {
             None => return Ok(false),
             Some(Ok(message)) => return Ok(message.position() < end),
-            Some(Err(ConsumeError::Call(error))) => return Err(error),
+            Some(Err(ConsumeError::Unavailable { cause, .. })) => return Err(cause),
             Some(Err(_)) => {}
         }
     }

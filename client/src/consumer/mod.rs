@@ -117,8 +117,8 @@ pub struct Consumer {
     shared: Arc<Shared>,
     /// What is handed out at the moment.
     current: Option<Current>,
-    /// By partition, where to resume.
-    positions: Vec<u64>,
+    /// By partition, where to resume; none: where it begins.
+    positions: Vec<Option<u64>>,
     messages: u64,
     bad_inside: u64,
     /// Whether the stream ends when nothing can come any more.
@@ -154,12 +154,12 @@ impl Drop for Consumer {
 }
 
 impl Consumer {
-    fn of(client: Client, shared: Arc<Shared>, positions: Vec<u64>) -> Self {
+    fn of(client: Client, shared: Arc<Shared>) -> Self {
         Self {
             client,
             shared,
             current: None,
-            positions,
+            positions: Vec::new(),
             messages: 0,
             bad_inside: 0,
             ends: true,
@@ -233,9 +233,7 @@ impl Consumer {
             Item::Piece { piece, charge, epoch, generation } => {
                 let state = self.shared.state();
                 let until = state.partitions[partition].until.unwrap_or(u64::MAX);
-                // Partitions that were added since begin where they begin.
-                let added = state.partitions[self.positions.len()..].iter().map(|added| added.begin);
-                self.positions.extend(added);
+                self.positions.resize(state.partitions.len(), None);
                 drop(state);
                 let turn = Turn::begin();
                 self.current = Some(Current { partition, piece, until, epoch, generation, charge, turn });
@@ -255,7 +253,7 @@ impl Consumer {
         loop {
             match current.piece.next() {
                 Some(Step::Message(message)) if message.position < current.until => {
-                    self.positions[current.partition] = message.next_position;
+                    self.positions[current.partition] = Some(message.next_position);
                     self.messages += 1;
                     return Some(Ok(message));
                 }
@@ -287,7 +285,7 @@ impl Consumer {
         let Some(current) = self.current.take() else { return };
         let position = &mut self.positions[current.partition];
         // A piece may end with what was not wanted, or could not be read.
-        *position = (*position).max(current.piece.end().min(current.until));
+        *position = (*position).max(Some(current.piece.end().min(current.until)));
         self.shall_yield = self.yields && current.charge >= LARGE_PIECE_BYTES;
         if current.piece.end() >= current.until {
             let mut state = self.shared.state();
@@ -301,51 +299,69 @@ impl Consumer {
     /// # Errors
     /// When the place cannot be found; the partition rests then.
     pub async fn seek(&mut self, topic: &str, partition: u32, start: Start) -> Result<(), CallError> {
-        let index = {
-            let mut state = self.shared.state();
-            let Some(index) = state.index_of(topic, partition) else {
-                return Err(CallError::Invalid {
-                    field: "partition",
-                    reason: format!("this consumer does not read {topic}/{partition}"),
-                });
-            };
-            state.begin_anew(index);
-            state.partitions[index].rests = true;
-            index
+        let Some(index) = self.shared.state().index_of(topic, partition) else {
+            return Err(CallError::Invalid {
+                field: "partition",
+                reason: format!("this consumer does not read {topic}/{partition}"),
+            });
         };
-        if self.current.as_ref().is_some_and(|current| current.partition == index) {
-            self.current = None;
-        }
+        self.stop(topic, partition);
         let begun = finder::begin(&self.shared.cluster, topic, partition, start, OutOfRange::Fail).await;
         let (mut from, bounds) = begun.map_err(|error| error.into_call(topic, partition))?;
         if let Start::LastMessages(wanted) = start {
             let source = self.shared.state().partitions[index].source.clone();
             from.position = position_of_last(&self.client, &source, bounds, wanted).await?;
         }
-        let generation = self.shared.state().begin_anew(index);
-        self.shared.state().partitions[index].visible_end = bounds.visible_end;
-        match self.positions.get_mut(index) {
-            Some(position) => *position = from.position,
-            None => self.shared.state().partitions[index].begin = from.position,
+        if let Some(position) = self.positions.get_mut(index) {
+            *position = None;
         }
+        let generation = {
+            let mut state = self.shared.state();
+            let at = &mut state.partitions[index];
+            (at.begin, at.visible_end) = (Some(from.position), bounds.visible_end);
+            at.until = at.until.or(self.shared.settings.until_end.then_some(bounds.visible_end));
+            state.begin_anew(index)
+        };
         self.shared.start_stream(index, generation, from, 0)
     }
 
-    /// Where each partition's stream stands.
+    /// Reads a partition no more, until it is sought. Messages fetched before are dropped. False: it is none of this consumer's.
+    pub fn stop(&mut self, topic: &str, partition: u32) -> bool {
+        let mut state = self.shared.state();
+        let Some(index) = state.index_of(topic, partition) else { return false };
+        state.begin_anew(index);
+        state.partitions[index].rests = true;
+        drop(state);
+        if self.current.as_ref().is_some_and(|current| current.partition == index) {
+            self.current = None;
+        }
+        true
+    }
+
+    /// Where each partition's stream stands. One whose broker could not be asked so far is missing: see
+    /// [`Consumer::not_begun`].
     pub fn positions(&self) -> Vec<PartitionPosition> {
         let state = self.shared.state();
-        let positions = state.partitions.iter().enumerate().map(|(index, at)| {
-            let position = self.positions.get(index).copied().unwrap_or(at.begin);
-            PartitionPosition {
+        let positions = state.partitions.iter().enumerate().filter_map(|(index, at)| {
+            let position = self.positions.get(index).copied().flatten().or(at.begin)?;
+            Some(PartitionPosition {
                 topic: at.source.topic.clone(),
                 partition: at.source.partition,
                 epoch: at.epoch,
                 position,
                 visible_end: at.visible_end.max(position),
                 until: at.until,
-            }
+            })
         });
         positions.collect()
+    }
+
+    /// The partitions, with their topics, of which nobody has told yet where they begin. They are asked for until
+    /// somebody does.
+    pub fn not_begun(&self) -> Vec<(Arc<str>, u32)> {
+        let state = self.shared.state();
+        let waiting = state.partitions.iter().filter(|at| at.begin.is_none() && !at.rests);
+        waiting.map(|at| (at.source.topic.clone(), at.source.partition)).collect()
     }
 
     /// Where to resume a partition: just after the last message that the program got.

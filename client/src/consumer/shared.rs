@@ -65,8 +65,8 @@ pub(super) struct Partition {
     pub(super) hungry: Option<usize>,
     pub(super) visible_end: u64,
     pub(super) until: Option<u64>,
-    /// Where its stream begins when it is first taken up.
-    pub(super) begin: u64,
+    /// Where its stream begins; none: that is not known yet.
+    pub(super) begin: Option<u64>,
     /// Nothing more will come of it unless it is sought.
     pub(super) rests: bool,
     /// It is not read any more; its place is kept for when it is taken up again.
@@ -78,7 +78,7 @@ pub(super) struct Added {
     pub(super) source: Arc<Source>,
     pub(super) topic_id: TopicId,
     pub(super) epoch: u32,
-    pub(super) begin: u64,
+    pub(super) begin: Option<u64>,
     pub(super) visible_end: u64,
     pub(super) until: Option<u64>,
 }

@@ -50,7 +50,7 @@ async fn look(shared: &Arc<Shared>, topic: &str) -> Result<(), CallError> {
             source,
             topic_id: places.topic_id,
             epoch: places.partition(partition)?.epoch,
-            begin: from.position,
+            begin: Some(from.position),
             visible_end: bounds.visible_end,
             until: None,
         };

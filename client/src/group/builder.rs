@@ -19,6 +19,8 @@ pub enum GroupStart {
     Earliest,
     /// At the visible end of the moment.
     Latest,
+    /// At the first message whose timestamp (milliseconds since the Unix epoch) is at or after this.
+    TimeMs(i64),
     /// Nowhere: an error in the stream.
     Fail,
 }

@@ -15,7 +15,7 @@ use super::error::GroupError;
 use super::member::Session;
 use super::state::{Key, Phase, Place};
 use super::{Fence, GroupPartition};
-use crate::consumer::{Beginning, NoBeginning, Start, find_beginning};
+use crate::consumer::{Beginning, ConsumeError, NoBeginning, Start, find_beginning};
 use crate::error::CallError;
 
 /// Beginnings that are looked for at a time.
@@ -196,6 +196,8 @@ async fn begin(session: &Arc<Session>, claimed: &Claimed) {
     }
     let mut backoff = shared.cluster.backoff();
     let mut progress = Progress { committed: claimed.committed, chosen: None };
+    // What keeps it from beginning is told once a time-out, while the attempts go on.
+    let mut told = std::time::Instant::now();
     while shared.state().is_resolving(key, fence) {
         match try_begin(session, claimed, &mut progress).await {
             Ok(()) | Err(Obstacle::Over) => break,
@@ -209,6 +211,12 @@ async fn begin(session: &Arc<Session>, claimed: &Claimed) {
             }
             Err(Obstacle::Call(error)) => {
                 tracing::debug!(topic = %claimed.topic, partition = key.1, %error, "where to begin is not known yet");
+                if told.elapsed() >= shared.cluster.settings.request_timeout {
+                    told = std::time::Instant::now();
+                    let (topic, partition) = (claimed.topic.to_string(), key.1);
+                    let error = ConsumeError::Unavailable { topic, partition, cause: error };
+                    shared.state().report(error.into());
+                }
                 shared.unless_closing(tokio::time::sleep(backoff.pause())).await;
                 // Its place or its epoch may be another one.
                 let _ = shared.cluster.refresh(&[claimed.topic.to_string()], std::time::Instant::now()).await;
@@ -230,7 +238,11 @@ async fn try_begin(session: &Session, claimed: &Claimed, progress: &mut Progress
     let beginning = match progress.committed {
         // What this client knows of the topic is older than what is committed.
         Some(place) if place.epoch > epoch => {
-            let reason = format!("epoch {} is not known yet", place.epoch);
+            let reason = format!(
+                "the group's position is of epoch {}, and the log is in epoch {epoch}; if that lasts, the position was never \
+                 there: set another one with corelane group reset",
+                place.epoch
+            );
             return Err(CallError::Unavailable { topic: claimed.topic.to_string(), partition, reason }.into());
         }
         Some(place) if place.epoch == epoch => resume(session, claimed, place).await?,
@@ -303,6 +315,7 @@ async fn choose(session: &Session, claimed: &Claimed) -> Result<Beginning, Obsta
         _ if claimed.begins_at_start => Start::Earliest,
         GroupStart::Earliest => Start::Earliest,
         GroupStart::Latest => Start::Latest,
+        GroupStart::TimeMs(time_ms) => Start::TimeMs(time_ms),
         GroupStart::Fail => {
             return Err(Obstacle::Rests(GroupError::NoCommittedPosition {
                 group: session.shared.settings.group.clone(),

@@ -18,7 +18,7 @@ mod shared;
 mod window;
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use corelane_proto::codec::Codec;
 
@@ -300,6 +300,15 @@ impl Producer {
             }
             ended.await;
         }
+    }
+
+    /// What keeps messages of some partition from being delivered at the moment, as it was met last; none: nothing that is
+    /// known.
+    pub fn obstacle(&self) -> Option<Arc<str>> {
+        let accumulator = self.handle.shared.accumulator();
+        let now = Instant::now();
+        let is_troubled = accumulator.partitions.iter().any(|at| at.troubled_until.is_some_and(|until| until > now));
+        accumulator.counters.obstacle.clone().filter(|_| is_troubled)
     }
 
     /// Counters.

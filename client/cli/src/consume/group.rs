@@ -3,14 +3,15 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::task::Poll;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use corelane_client::{Client, GroupConsumer, GroupError, GroupHandle, GroupMessage, GroupStart};
+use corelane_client::{CallError, Client, GroupConsumer, GroupError, GroupHandle, GroupMessage, GroupStart};
 
 use super::args::ConsumeArgs;
 use super::format::{Format, Shown};
-use super::job::{End, poll_once};
+use super::job::{End, now_ms, poll_once};
 use super::sink::{Sink, SinkClosed};
+use super::waiting::Waiting;
 use super::{LAST_WRITE_MAX, open_sink};
 use crate::error::CliError;
 use crate::parse::place::Place;
@@ -29,11 +30,16 @@ pub(super) async fn run(
     let start = match args.begin.from {
         Place::Earliest => GroupStart::Earliest,
         Place::Latest => GroupStart::Latest,
-        _ => {
-            let reason = "with --group, --from is earliest or latest; set another place with: corelane group reset";
+        Place::Time(moment) => GroupStart::TimeMs(moment.unix_ms(now_ms())),
+        Place::Position(_) => {
+            let reason = "with --group, --from is earliest, latest or a time; once the group is there, positions are set \
+                          with: corelane group reset";
             return Err(CliError::Argument(reason.to_owned()));
         }
     };
+    if let Err(CallError::UnknownTopic { topic }) = client.admin().describe_topic(&args.topic).await {
+        eprintln!("corelane: {}; waiting for it", CliError::UnknownTopic { topic, is_wanted: true });
+    }
     let consumer = client
         .group(group)
         .topic(&args.topic)
@@ -49,6 +55,7 @@ pub(super) async fn run(
         sink: open_sink(args)?,
         unwritten,
         messages_left: args.max.unwrap_or(u64::MAX),
+        waiting: Waiting::default(),
     };
     let end = job.work(signals).await;
     job.finish(end).await
@@ -60,6 +67,7 @@ struct GroupJob {
     sink: Sink,
     unwritten: Unwritten,
     messages_left: u64,
+    waiting: Waiting,
 }
 
 /// The last message of each partition in the buffers that are not written yet.
@@ -128,7 +136,7 @@ impl GroupJob {
             self.unwritten.written(self.sink.written());
             match item {
                 Some(Ok(message)) => self.write(message),
-                Some(Err(error)) => meet(error)?,
+                Some(Err(error)) => self.meet(error)?,
                 None => return Err(CliError::Group(GroupError::Closed)),
             }
         }
@@ -136,9 +144,26 @@ impl GroupJob {
     }
 
     fn write(&mut self, message: GroupMessage) {
+        if let Some(words) = self.waiting.end(message.topic(), message.partition()) {
+            eprintln!("corelane: {words}");
+        }
         self.format.write(&Shown::of(&message), self.sink.buffer());
         self.unwritten.add(message);
         self.messages_left -= 1;
+    }
+
+    /// Decides whether an error ends the command or is told and lived with.
+    fn meet(&mut self, error: GroupError) -> Result<(), CliError> {
+        match error {
+            GroupError::Consume(error) if error.is_retryable() => {
+                if let Some(words) = self.waiting.begin(&error, Instant::now()) {
+                    eprintln!("corelane: {words}");
+                }
+            }
+            error if error.is_retryable() => eprintln!("corelane: {error}; still trying"),
+            error => return Err(CliError::Group(error)),
+        }
+        Ok(())
     }
 
     /// Hands what was gathered to the writer. Some: there is no point in going on.
@@ -183,16 +208,5 @@ impl GroupJob {
         let end = end?;
         closed.map_err(CliError::Group)?;
         Ok(end)
-    }
-}
-
-/// Decides whether an error ends the command or is told and lived with.
-fn meet(error: GroupError) -> Result<(), CliError> {
-    match error {
-        error if error.is_retryable() => {
-            eprintln!("corelane: {error}; still trying");
-            Ok(())
-        }
-        error => Err(CliError::Group(error)),
     }
 }

@@ -1,20 +1,19 @@
 //! The work of `consume`, in one loop: format what is there, hand full buffers to the writer, flush when nothing more is
 //! there, then wait for a message, a signal, a reader that leaves or the time of `--until`, whichever comes first.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::task::Poll;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use corelane_client::{
-    Client, ConsumeError, ConsumedMessage, Consumer, ConsumerBuilder, OutOfRange, PartitionPosition, Start,
-};
+use corelane_client::{Client, ConsumeError, ConsumedMessage, Consumer, ConsumerBuilder, OutOfRange, Start};
 
 use super::args::ConsumeArgs;
 use super::format::{Format, Shown};
 use super::sink::{Sink, SinkClosed};
 use super::until::Until;
+use super::waiting::Waiting;
 use crate::error::CliError;
 use crate::parse::place::Place;
 use crate::signals::{Interruption, Signals};
@@ -35,12 +34,16 @@ pub(super) struct Job<'a> {
     format: Format,
     consumer: Consumer,
     sink: Sink,
+    start: Start,
     beginning: Beginning,
     until: Option<Until>,
     /// Whether the consumer ends at ends that are fixed by now.
     ends_fixed: bool,
     messages_left: u64,
     undecodable_sets: u64,
+    waiting: Waiting,
+    /// Partitions that were given up, by why.
+    unread: BTreeMap<String, BTreeSet<u32>>,
 }
 
 impl<'a> Job<'a> {
@@ -55,7 +58,9 @@ impl<'a> Job<'a> {
             None => start(args.begin.from, now_ms),
         };
         let consumer = builder(client, args).start(start).until_end(ends_fixed).build().await?;
-        let partitions: Vec<u32> = consumer.positions().iter().map(|at| at.partition).collect();
+        let begun = consumer.positions().into_iter().map(|at| at.partition);
+        let partitions: Vec<u32> =
+            begun.chain(consumer.not_begun().into_iter().map(|(_, partition)| partition)).collect();
         let sink = super::open_sink(args)?;
         Ok(Self {
             client: client.clone(),
@@ -63,11 +68,14 @@ impl<'a> Job<'a> {
             format: args.format(json),
             consumer,
             sink,
+            start,
             beginning: Beginning::new(start, now_ms),
             until: until_ms.map(|until_ms| Until::new(until_ms, partitions)),
             ends_fixed,
             messages_left: args.max.unwrap_or(u64::MAX),
             undecodable_sets: 0,
+            waiting: Waiting::default(),
+            unread: BTreeMap::new(),
         })
     }
 
@@ -116,7 +124,15 @@ impl<'a> Job<'a> {
     }
 
     /// What a complete output lacks: messages that could not be read.
-    pub(super) fn damage(&self) -> Option<CliError> {
+    pub(super) fn lacks(&self) -> Option<CliError> {
+        if !self.unread.is_empty() {
+            let unread = self.unread.iter().map(|(cause, partitions)| {
+                let partitions: Vec<String> = partitions.iter().map(ToString::to_string).collect();
+                format!("{}/{} (or its rest) could not be read: {cause}", self.args.topic, partitions.join(", "))
+            });
+            let unread: Vec<String> = unread.collect();
+            return Some(CliError::Consume(format!("the output is not complete: {}", unread.join("; "))));
+        }
         let stats = self.consumer.stats();
         if stats.bad_messages == 0 && stats.skipped_bytes == 0 && self.undecodable_sets == 0 {
             return None;
@@ -129,6 +145,9 @@ impl<'a> Job<'a> {
 
     fn write(&mut self, message: &ConsumedMessage) {
         let partition = message.partition();
+        if let Some(words) = self.waiting.end(message.topic(), partition) {
+            eprintln!("corelane: {words}");
+        }
         if self.until.as_mut().is_some_and(|until| !until.takes(partition, message.timestamp_ms()))
             || !self.beginning.takes(partition, message.timestamp_ms())
         {
@@ -158,7 +177,7 @@ impl<'a> Job<'a> {
 
     /// The time of `--until` has come: go on to the ends that the partitions have now.
     async fn fix_ends(&mut self, signals: &mut Signals) -> Result<(), CliError> {
-        let build = resume(&self.client, self.consumer.positions()).until_end(true).build();
+        let build = self.resume().until_end(true).build();
         self.consumer = tokio::select! {
             consumer = build => consumer?,
             interruption = signals.next() => return Err(CliError::Interrupted(interruption)),
@@ -183,13 +202,37 @@ impl<'a> Job<'a> {
                 eprintln!("corelane: {error}; skipped");
                 Ok(())
             }
-            // One that follows outlives a broker's restart; one that is to end does not hang on a dead broker.
-            ConsumeError::Call(cause) if cause.is_retryable() && !self.args.ends_by_itself() => {
-                eprintln!("corelane: {error}; still trying");
+            // One that is to end does not hang on a dead broker: the others give what they have.
+            ConsumeError::Unavailable { topic, partition, cause } if self.args.ends_by_itself() => {
+                eprintln!("corelane: {error}; going on without it");
+                self.consumer.stop(topic, *partition);
+                if let Some(until) = &mut self.until {
+                    until.give_up(*partition);
+                }
+                self.unread.entry(cause.to_string()).or_default().insert(*partition);
                 Ok(())
             }
-            _ => Err(consume_failure(error)),
+            // One that follows outlives a broker's restart.
+            ConsumeError::Unavailable { cause, .. } if cause.is_retryable() => {
+                if let Some(words) = self.waiting.begin(&error, Instant::now()) {
+                    eprintln!("corelane: {words}");
+                }
+                Ok(())
+            }
+            _ => Err(CliError::Consume(error.to_string())),
         }
+    }
+
+    /// A consumer that goes on where this one stands.
+    fn resume(&self) -> ConsumerBuilder {
+        let builder = self.client.consumer().out_of_range(OutOfRange::Fail);
+        let begun = self.consumer.positions().into_iter().fold(builder, |builder, at| {
+            builder.partition_from(&*at.topic, at.partition, Start::Position(at.position))
+        });
+        self.consumer
+            .not_begun()
+            .into_iter()
+            .fold(begun, |builder, (topic, partition)| builder.partition_from(&*topic, partition, self.start))
     }
 }
 
@@ -217,14 +260,6 @@ impl Beginning {
     }
 }
 
-/// The failure that a consumer's error means when it is not lived with.
-fn consume_failure(error: ConsumeError) -> CliError {
-    match error {
-        ConsumeError::Call(cause) => cause.into(),
-        other => CliError::Consume(other.to_string()),
-    }
-}
-
 /// A consumer of the partitions asked for, without a start so far.
 fn builder(client: &Client, args: &ConsumeArgs) -> ConsumerBuilder {
     let builder = client.consumer().out_of_range(OutOfRange::Fail);
@@ -237,13 +272,6 @@ fn builder(client: &Client, args: &ConsumeArgs) -> ConsumerBuilder {
     partitions.into_iter().fold(builder, |builder, partition| builder.partition(&args.topic, partition))
 }
 
-/// A consumer that goes on at these places.
-fn resume(client: &Client, places: Vec<PartitionPosition>) -> ConsumerBuilder {
-    places.into_iter().fold(client.consumer().out_of_range(OutOfRange::Fail), |builder, at| {
-        builder.partition_from(&*at.topic, at.partition, Start::Position(at.position))
-    })
-}
-
 fn start(from: Place, now_ms: i64) -> Start {
     match from {
         Place::Earliest => Start::Earliest,
@@ -253,7 +281,7 @@ fn start(from: Place, now_ms: i64) -> Start {
     }
 }
 
-fn now_ms() -> i64 {
+pub(super) fn now_ms() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
 }

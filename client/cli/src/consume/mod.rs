@@ -7,6 +7,7 @@ mod group;
 mod job;
 mod sink;
 mod until;
+mod waiting;
 
 use std::pin::pin;
 use std::time::Duration;
@@ -38,11 +39,11 @@ pub(crate) async fn run(shared: &Shared, args: ConsumeArgs) -> Result<(), CliErr
         interruption = signals.next() => return ended_by(&args, interruption),
     };
     let end = job.work(&mut signals).await;
-    let damage = job.damage();
+    let lacks = job.lacks();
     match end {
         Ok(End::Complete) => {
             finish(job.into_sink(), &mut signals).await?;
-            damage.map_or(Ok(()), Err)
+            lacks.map_or(Ok(()), Err)
         }
         // The reader has what it wanted: neither the rest nor an end that was not reached is a failure.
         Ok(End::Closed) => finish(job.into_sink(), &mut signals).await,

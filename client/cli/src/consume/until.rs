@@ -28,6 +28,11 @@ impl Until {
         !*done
     }
 
+    /// Nothing more is expected of a partition.
+    pub(super) fn give_up(&mut self, partition: u32) {
+        self.done.insert(partition, true);
+    }
+
     /// Whether no partition can give anything more.
     pub(super) fn is_done(&self) -> bool {
         self.done.values().all(|done| *done)

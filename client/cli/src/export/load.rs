@@ -141,7 +141,7 @@ impl<'a> Load<'a> {
                 Ok(Some(message)) => message,
                 Ok(None) => break Ok(Read::All),
                 Err(ConsumeError::OutOfRange { .. }) => break Ok(Read::Overtaken),
-                Err(ConsumeError::Call(error)) => break Err(error.into()),
+                Err(ConsumeError::Unavailable { cause, .. }) => break Err(cause.into()),
                 Err(error) => break Err(CliError::Consume(error.to_string())),
             };
             if unit.is_empty() && self.is_beyond(&message) {

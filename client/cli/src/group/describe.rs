@@ -11,7 +11,7 @@ use super::summary_json;
 use crate::args::Shared;
 use crate::error::CliError;
 use crate::output::{count, print, print_json, print_table, table};
-use crate::parse::duration::format_duration_ms;
+use crate::parse::duration::format_age_ms;
 
 pub(super) async fn run(client: &Client, shared: &Shared, group: &str) -> Result<(), CliError> {
     let description = client.admin().describe_group(group).await?;
@@ -73,7 +73,7 @@ fn print_tables(description: &GroupDescription, lags: &Lags) -> Result<(), CliEr
             cell(&|lag| lag.visible_end.to_string()),
             cell(&|lag| lag.bytes().to_string()),
             cell(&|lag| format!("{}{}", if lag.is_exact { "" } else { "~" }, lag.messages)),
-            cell(&|lag| lag.behind_ms.map_or_else(|| "-".to_owned(), format_duration_ms)),
+            cell(&|lag| lag.behind_ms.map_or_else(|| "-".to_owned(), format_age_ms)),
             owner(partition.owner.as_deref(), partition.target.as_deref(), &members),
         ]);
     }

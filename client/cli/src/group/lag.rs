@@ -10,6 +10,8 @@ use tokio::task::JoinSet;
 
 use crate::error::CliError;
 
+/// How long a broker that cannot be asked is asked again: whoever looks at a group wants to see it.
+const BEGIN_PATIENCE: Duration = Duration::from_secs(1);
 /// Partitions that are looked at, at a time.
 const LOOKS_MAX: usize = 16;
 /// How many messages tell how long the others are, and how many are read at most until a compressed set ends.
@@ -67,7 +69,12 @@ pub(super) async fn of_all(
 async fn of(client: &Client, topic: &str, partition: u32, committed: (u32, u64)) -> Result<Lag, CliError> {
     let from = |start| {
         let builder = client.consumer().partition_from(topic, partition, start).out_of_range(OutOfRange::Earliest);
-        builder.fetch_bytes(SAMPLE_BYTES).prefetch_bytes(SAMPLE_BYTES as usize).until_end(true).build()
+        builder
+            .fetch_bytes(SAMPLE_BYTES)
+            .prefetch_bytes(SAMPLE_BYTES as usize)
+            .until_end(true)
+            .begin_patience(BEGIN_PATIENCE)
+            .build()
     };
     let (epoch, position) = committed;
     let mut consumer = from(Start::Position(position)).await?;

@@ -22,6 +22,8 @@ use crate::parse::place::{Place, parse_place};
 pub(crate) enum GroupCommand {
     /// List all groups
     #[command(after_help = "\
+GENERATION counts how often the partitions were shared out anew. KIND is `consumer` unless a program has set another one.
+
 Examples:
   corelane group list
   corelane --json group list")]
@@ -30,7 +32,7 @@ Examples:
     #[command(after_help = "\
 COMMITTED is where the group goes on, END what can be read now, LAG the bytes between the two. MESSAGES is an estimate from
 the next messages to read (exact when they are few). BEHIND is how long ago the next message to read was published, by the
-time that its producer gave it.
+time that its producer gave it. What was read and is not committed yet counts as behind: up to five seconds of it.
 
 Examples:
   corelane group describe indexer
@@ -135,6 +137,11 @@ fn summary_json(group: &GroupSummary) -> Value {
 
 async fn delete(client: &Client, json: bool, group: &str, yes: bool) -> Result<(), CliError> {
     let description = client.admin().describe_group(group).await?;
+    if !description.members.is_empty() {
+        let members = count(description.members.len() as u64, "member");
+        let reason = format!("group {group} has {members}; stop them first, then it can be deleted");
+        return Err(CliError::Argument(reason));
+    }
     let committed = description.partitions.iter().filter(|partition| partition.committed.is_some()).count();
     let positions = count(committed as u64, "committed position");
     confirm(&format!("Group {group} and its {positions} are deleted for good."), yes)?;

@@ -101,7 +101,8 @@ fn tell(json: bool, args: &ResetArgs, committed: &Committed, positions: &[NewPos
         ]);
     }
     print_table(&rows)?;
-    if args.dry_run { print("nothing was set: this is a dry run\n") } else { Ok(()) }
+    let set = count(positions.len() as u64, "position");
+    print(&if args.dry_run { "nothing was set: this is a dry run\n".to_owned() } else { format!("{set} set\n") })
 }
 
 fn now_ms() -> i64 {

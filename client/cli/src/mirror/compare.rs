@@ -65,7 +65,7 @@ async fn next(reader: &mut Consumer, until: u64) -> Result<Option<ConsumedMessag
             Some(Ok(message)) => return Ok(Some(message).filter(|message| message.position() < until)),
             None => return Ok(None),
             Some(Err(error)) if error.is_retryable() => eprintln!("corelane: {error}; still trying"),
-            Some(Err(ConsumeError::Call(error))) => return Err(error.into()),
+            Some(Err(ConsumeError::Unavailable { cause, .. })) => return Err(cause.into()),
             Some(Err(error)) => return Err(CliError::Consume(error.to_string())),
         }
     }

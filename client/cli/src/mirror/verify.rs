@@ -246,7 +246,7 @@ async fn next(reader: &mut Consumer) -> Result<Option<ConsumedMessage>, CliError
             None => return Ok(None),
             Some(Ok(message)) => return Ok(Some(message)),
             Some(Err(error)) if error.is_retryable() => eprintln!("corelane: {error}; still trying"),
-            Some(Err(ConsumeError::Call(error))) => return Err(error.into()),
+            Some(Err(ConsumeError::Unavailable { cause, .. })) => return Err(cause.into()),
             Some(Err(error)) => return Err(CliError::Consume(error.to_string())),
         }
     }

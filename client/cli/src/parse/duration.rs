@@ -63,6 +63,16 @@ pub(crate) fn format_duration_ms(ms: u64) -> String {
     }
 }
 
+/// Writes how long ago something was, for a column of them: seconds with a tenth, `13.7s`, else as
+/// [`format_duration_ms`] does.
+pub(crate) fn format_age_ms(ms: u64) -> String {
+    if (SECOND_MS..MINUTE_MS).contains(&ms) {
+        format!("{}.{}s", ms / SECOND_MS, ms % SECOND_MS / 100)
+    } else {
+        format_duration_ms(ms)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -99,6 +109,9 @@ mod tests {
         for (ms, text) in [(0, "0"), (10, "10ms"), (1_500, "1s500ms"), (5_400_000, "1h30m"), (604_800_000, "7d")] {
             assert_eq!(format_duration_ms(ms), text);
             assert_eq!(parse_duration_ms(text), Ok(ms));
+        }
+        for (ms, text) in [(0, "0"), (733, "733ms"), (1_000, "1.0s"), (13_733, "13.7s"), (90_000, "1m30s")] {
+            assert_eq!(format_age_ms(ms), text);
         }
     }
 }

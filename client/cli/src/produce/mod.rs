@@ -6,6 +6,7 @@
 mod args;
 mod lines;
 mod summary;
+mod watch;
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -25,9 +26,12 @@ use crate::signals::{Interruption, Signals};
 pub(crate) use args::{CompressionArg, ProduceArgs};
 use lines::{Block, lines_of, read_blocks};
 use summary::{Progress, Summary};
+use watch::{Sight, Watch};
 
 /// The largest message that any topic may allow; a longer line is not even kept.
 const LINE_BYTES_MAX: usize = 8 << 20;
+/// How often the producer is looked at for what is to be told while it runs.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 pub(crate) async fn run(shared: &Shared, args: ProduceArgs) -> Result<(), CliError> {
     let mut signals = Signals::listen().map_err(|cause| CliError::System { what: "signals", cause })?;
@@ -39,7 +43,8 @@ pub(crate) async fn run(shared: &Shared, args: ProduceArgs) -> Result<(), CliErr
 
     let mut blocks = read_blocks(input, LINE_BYTES_MAX).map_err(CliError::Input)?;
     let stop = Notify::new();
-    let mut publisher = Publisher::new(&producer, &args, Progress::start(input_bytes), failure.clone());
+    let progress = Progress::start(input_bytes);
+    let mut publisher = Publisher::new(&producer, &args, progress.clone(), failure.clone());
     let interruption = {
         let mut work = pin!(async {
             publisher.publish(&mut blocks, &stop).await;
@@ -47,6 +52,8 @@ pub(crate) async fn run(shared: &Shared, args: ProduceArgs) -> Result<(), CliErr
             producer.close(args.delivery_timeout + shared.timeout).await
         });
         let mut first: Option<(Interruption, tokio::time::Instant)> = None;
+        let mut watch = Watch::default();
+        let mut looks = tokio::time::interval(LOOK_EVERY);
         loop {
             let deadline = first.map(|(_, deadline)| deadline);
             tokio::select! {
@@ -58,6 +65,11 @@ pub(crate) async fn run(shared: &Shared, args: ProduceArgs) -> Result<(), CliErr
                     }
                     Some(_) => break Some(interruption),
                 },
+                _ = looks.tick() => {
+                    for words in watch.look(sight(&producer, &failure), Instant::now()) {
+                        progress.say(&words);
+                    }
+                }
                 () = sleep_until(deadline.unwrap_or_else(tokio::time::Instant::now)), if deadline.is_some() => {
                     break first.map(|(interruption, _)| interruption);
                 }
@@ -103,6 +115,14 @@ fn producer(
     Ok(producer)
 }
 
+fn sight(producer: &Producer, failure: &FirstFailure) -> Sight {
+    Sight {
+        obstacle: producer.obstacle().map(|obstacle| obstacle.to_string()),
+        failed: producer.stats().failed,
+        first_failure: failure.get(),
+    }
+}
+
 /// Fails before anything is read when the topic or the partition is not there.
 async fn check_topic(producer: &Producer, args: &ProduceArgs) -> Result<(), CliError> {
     let partitions = producer.prepare(&args.topic).await.map_err(|error| match error {
@@ -126,8 +146,8 @@ impl FirstFailure {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_with(reason);
     }
 
-    fn take(&self) -> Option<String> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    fn get(&self) -> Option<String> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
@@ -224,7 +244,7 @@ impl<'a> Publisher<'a> {
             return Err(CliError::Interrupted(interruption));
         }
         if not_published > 0 {
-            let cause = self.failure.take().unwrap_or_else(|| "no acknowledgement came in time".to_owned());
+            let cause = self.failure.get().unwrap_or_else(|| "no acknowledgement came in time".to_owned());
             return Err(CliError::NotPublished { failed: not_published, messages: self.summary.messages, cause });
         }
         Ok(())
@@ -280,6 +300,6 @@ mod tests {
         let failure = FirstFailure::default();
         failure.note(|| "one".to_owned());
         failure.note(|| unreachable!("a reason is known already"));
-        assert_eq!(failure.take().as_deref(), Some("one"));
+        assert_eq!(failure.get().as_deref(), Some("one"));
     }
 }

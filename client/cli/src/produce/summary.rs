@@ -11,6 +11,7 @@ use crate::error::CliError;
 use crate::output::print_json;
 
 /// A bar over the file, or a counter where the size is unknown. Draws nothing unless standard error is a terminal.
+#[derive(Clone)]
 pub(super) struct Progress(ProgressBar);
 
 impl Progress {
@@ -30,6 +31,11 @@ impl Progress {
         if !self.0.is_hidden() {
             self.0.set_message(format!("{messages} messages"));
         }
+    }
+
+    /// Says something while the bar is there.
+    pub(super) fn say(&self, words: &str) {
+        self.0.suspend(|| eprintln!("corelane: {words}"));
     }
 
     /// Takes the bar away.
