@@ -82,6 +82,11 @@ impl From<Position> for u64 {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Epoch(pub u32);
 
+impl Epoch {
+    /// The one that every partition begins in.
+    pub const FIRST: Self = Self(1);
+}
+
 impl fmt::Display for Epoch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(&self.0, f)

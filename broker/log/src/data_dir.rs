@@ -51,6 +51,9 @@ pub struct Identity {
     /// is away; a registry that knows a higher one was told by another copy of this directory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub registered: Option<u64>,
+    /// What kind of store the registry was in: `embedded` or `etcd`; empty: not known.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub registry_kind: String,
     /// Which store the registry was in: etcd's cluster, or the embedded store's file. 0: not known.
     #[serde(default)]
     pub registry_store: u64,

@@ -29,6 +29,7 @@ fn identity() -> Identity {
         uuid: "u".into(),
         starts: 1,
         registered: Some(2),
+        registry_kind: "etcd".into(),
         registry_store: 0,
         registry_incarnation: 0,
         registry_revision: 0,

@@ -7,7 +7,10 @@ use std::time::Instant;
 use tokio::time::sleep;
 
 use super::Control;
-use crate::limits::{HOST_RETRY, REGISTRY_RELIST_INTERVAL, REGISTRY_RETRY, REGISTRY_WARNINGS_INTERVAL, SWEEP_INTERVAL};
+use crate::limits::{
+    HOST_RETRY, MEMBER_LEASE_LIFE_MAX, REGISTRY_RELIST_INTERVAL, REGISTRY_RETRY, REGISTRY_WARNINGS_INTERVAL,
+    SWEEP_INTERVAL,
+};
 use crate::registry::membership::{IdentityError, Membership, choose_cluster};
 use crate::registry::store::{Seen, Store, StoreError};
 use crate::registry::view::{Follower, View};
@@ -86,16 +89,13 @@ impl<S: Store> Control<S> {
         Ok(Follower::start(&self.store, &self.keys).await?)
     }
 
-    /// Whether the registry is this cluster's. An empty one is, where nothing is at stake.
+    /// Whether the registry is this cluster's.
     async fn check_cluster(&self, membership: &Membership<S>) -> Result<(), IdentityError> {
         let found = membership.cluster_id().await?;
         let identity = self.identity.lock().await.clone();
         // Also those that lie elsewhere only.
         let topics = self.hosted.borrow().len().max(self.view.borrow().topics.len());
         choose_cluster(Some(&identity), topics, found.as_deref(), self.broker_id, &self.cluster_id)?;
-        if found.is_none() {
-            membership.make_cluster(&self.cluster_id).await?;
-        }
         Ok(())
     }
 
@@ -110,15 +110,43 @@ impl<S: Store> Control<S> {
         let was_lost = before.is_some_and(|before| before.was_lost(&now));
         let incarnation = if was_lost { membership.raise_incarnation(known).await? } else { found };
         if was_lost || (known > 0 && incarnation > known) {
-            tracing::error!(?before, ?now, incarnation, "the registry was restored to an earlier state");
+            self.tell_of_another_life(before, now, incarnation);
             self.standing.borrow_mut().restored = Some(Instant::now());
             self.groups.pause_claims();
         }
         let mut standing = self.standing.borrow_mut();
         standing.incarnation = incarnation;
+        standing.kind_before.clear();
         let revision = before.filter(|_| !was_lost).map_or(0, |before| before.revision).max(now.revision);
         standing.seen = Some(Seen { revision, ..now });
         Ok(())
+    }
+}
+
+impl<S: Store> Control<S> {
+    fn tell_of_another_life(&self, before: Option<Seen>, now: Seen, incarnation: u64) {
+        let (kind, kind_before) = (self.store.kind(), self.standing.borrow().kind_before.clone());
+        let claims_wait_s = MEMBER_LEASE_LIFE_MAX.as_secs();
+        if !kind_before.is_empty() && kind_before != kind {
+            return tracing::warn!(
+                incarnation,
+                claims_wait_s,
+                "the registry is {kind} now, and was {kind_before}; groups' members get partitions when the leases of \
+                 before have ended"
+            );
+        }
+        let (store, revision) = (now.store_id, now.revision);
+        let (store_before, revision_before) = before.map_or((0, 0), |before| (before.store_id, before.revision));
+        tracing::error!(
+            incarnation,
+            store,
+            store_before,
+            revision,
+            revision_before,
+            claims_wait_s,
+            "the registry was restored to an earlier state, or is another one: topics made since are not served, and \
+             groups' members get partitions when the leases of before have ended; see what is missing with: corelane topic list"
+        );
     }
 }
 

@@ -69,6 +69,8 @@ pub struct GroupOptions {
     pub lease_life: (Duration, Duration),
     /// How long nothing is claimed after a registry was restored: the longest life of a lease that it may not know of.
     pub claims_pause: Duration,
+    /// How often everything is listed anew, though nothing seems to be missing; about.
+    pub list_interval: Duration,
     /// How long it takes to try again what the registry did not answer.
     pub retry: Duration,
     /// Time.
@@ -82,6 +84,7 @@ impl Default for GroupOptions {
         Self {
             lease_life: (limits::MEMBER_LEASE_LIFE_MIN, limits::MEMBER_LEASE_LIFE_MAX),
             claims_pause: limits::MEMBER_LEASE_LIFE_MAX,
+            list_interval: limits::GROUPS_LIST_INTERVAL,
             retry: limits::REGISTRY_RETRY,
             clock: Rc::new(SystemClock { began: tokio::time::Instant::now() }),
             random: Rc::new(random_bytes),
@@ -136,6 +139,8 @@ struct State {
     incarnation: u64,
     /// The store was found put back to an earlier state, and its incarnation is yet to be raised.
     is_lost: bool,
+    /// What came of the watches may not be all, though nothing has failed.
+    has_missed: bool,
     /// Nothing is claimed before.
     claims_from: Option<Duration>,
     overdue: Overdue,

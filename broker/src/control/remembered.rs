@@ -131,7 +131,8 @@ pub(super) async fn remember<S: Store>(control: Rc<Control<S>>) {
 impl<S: Store> Control<S> {
     pub(super) async fn remember_now(&self) -> Result<(), String> {
         let seen = self.standing.borrow().clone();
-        self.change_identity(|identity| note_seen(identity, &seen)).await?;
+        let kind = self.store.kind();
+        self.change_identity(|identity| note_seen(identity, kind, &seen)).await?;
         let remembered = {
             let records = self.view.borrow().records(&self.keys).into_iter();
             let records = records.filter_map(|(key, value)| Some((key, serde_json::from_slice(&value).ok()?)));
@@ -156,8 +157,9 @@ impl<S: Store> Control<S> {
     }
 }
 
-fn note_seen(identity: &mut Identity, standing: &super::Standing) {
+fn note_seen(identity: &mut Identity, kind: &str, standing: &super::Standing) {
     if let Some(seen) = standing.seen {
+        kind.clone_into(&mut identity.registry_kind);
         (identity.registry_store, identity.registry_revision) = (seen.store_id, seen.revision);
         identity.registry_incarnation = standing.incarnation;
     }

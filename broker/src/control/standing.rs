@@ -20,6 +20,8 @@ pub(crate) struct Standing {
     pub(crate) warnings: Vec<String>,
     /// Which life of the store this is; see [`ClusterRecord`](crate::registry::records::ClusterRecord).
     pub(crate) incarnation: u64,
+    /// What kind of store it was in the broker's last life; empty: none, or not known.
+    pub(crate) kind_before: String,
     /// Which store it was and how far it had come.
     pub(crate) seen: Option<Seen>,
     /// When it was noticed that the store was restored to an earlier state: leases that it does not know of may still be

@@ -25,7 +25,7 @@ use crate::config::{AutoCount, Config, HostPort};
 use crate::limits::{CONTROL_QUEUE_MAX, SEND_MAX_S, SHARDS_MAX};
 use crate::messages::{Metadata, ToShard};
 use crate::registry::keys::Keys;
-use crate::registry::membership::{IdentityError, Membership, choose_cluster};
+use crate::registry::membership::{IdentityError, Membership, check_kind, choose_cluster};
 use crate::registry::placement::shard_of;
 use crate::registry::records::{BrokerRecord, ListenerRecord};
 use crate::registry::store::{Seen, Store, StoreError};
@@ -82,7 +82,8 @@ impl<S: Store> Starting<S> {
         let keys = Keys::new(&config.cluster);
         let membership = Membership::new(store.clone(), keys.clone(), config.broker_id);
         let starts_before = blocking::run(dir.identity())?.map_or(0, |identity| identity.starts);
-        let Established { identity, before, away } = establish_identity(&config, &dir, &membership).await?;
+        let Established { identity, kind_before, before, away } =
+            establish_identity(&config, &dir, &membership).await?;
         let floors = blocking::run(checkpoint::read_all(&BlockingDisk, &config.data));
         let floors = check(floors.map_err(|error| format!("listing {} failed: {error}", config.data.display())))?;
         for path in &floors.unreadable {
@@ -117,8 +118,8 @@ impl<S: Store> Starting<S> {
             control: control_sender,
         })?;
         let instance = format!("{:032x}", fastrand::u128(..));
-        let standing =
-            Standing { away, incarnation: identity.registry_incarnation, seen: before, ..Standing::default() };
+        let incarnation = identity.registry_incarnation;
+        let standing = Standing { away, incarnation, seen: before, kind_before, ..Standing::default() };
         let record = record(&config, &identity, &instance, &shards);
         let member = Rc::new(Member::new(membership, record, config.broker_lease.0));
         let control = Rc::new(Control {
@@ -219,6 +220,8 @@ async fn join_and_list<S: Store>(control: &Control<S>, member: &Member<S>) -> Re
 /// Who this broker is, and what it knows of the registry.
 struct Established {
     identity: Identity,
+    /// The kind of store that the directory was used with last; empty: none, or not known.
+    kind_before: String,
     /// The store that the directory saw last.
     before: Option<Seen>,
     /// Why the registry could not be asked.
@@ -234,6 +237,7 @@ async fn establish_identity<S: Store>(
     membership: &Membership<S>,
 ) -> Result<Established, StartError> {
     let known = blocking::run(dir.identity())?;
+    check_kind(known.as_ref(), membership.store_kind())?;
     // Also those of the cluster that lie elsewhere only: an empty registry would be a loss to them.
     let remembered =
         |known: &Identity| remembered::read(&config.data, &known.cluster_id, &Keys::new(&config.cluster)).topics.len();
@@ -256,6 +260,7 @@ async fn establish_identity<S: Store>(
         }
         (Err(error), _) => return Err(error.into()),
     };
+    let kind_before = known.as_ref().map_or_else(String::new, |known| known.registry_kind.clone());
     let window = config.unflushed_bytes_max.0.next_multiple_of(BLOCK_BYTES as u64);
     let before = known.as_ref().filter(|known| known.registry_store != 0);
     let before = before.map(|known| Seen { store_id: known.registry_store, revision: known.registry_revision });
@@ -267,6 +272,7 @@ async fn establish_identity<S: Store>(
         // The directory first: a crash in between leaves it ahead of the registry, which is well; behind would be refused.
         starts: starts + 1,
         registered: Some(if away.is_none() { starts + 1 } else { registered }),
+        registry_kind: if away.is_none() { membership.store_kind().to_owned() } else { kind_before.clone() },
         registry_store: known.as_ref().map_or(0, |known| known.registry_store),
         registry_incarnation: known.as_ref().map_or(0, |known| known.registry_incarnation),
         registry_revision: known.as_ref().map_or(0, |known| known.registry_revision),
@@ -274,7 +280,7 @@ async fn establish_identity<S: Store>(
         window_max_ever: known.as_ref().map_or(0, |known| known.window_max_ever).max(window),
     };
     blocking::run(dir.set_identity(&identity))?;
-    Ok(Established { identity, before, away })
+    Ok(Established { identity, kind_before, before, away })
 }
 
 /// This start, as the registry is to know it.

@@ -65,6 +65,7 @@ pub fn import(config: &Config, text: &str) -> Result<usize, ToolError> {
     let export = Export::from_text(text)?;
     let records = export.len();
     run(config, Task(export))?;
+    note_kind(config)?;
     Ok(records)
 }
 
@@ -90,7 +91,21 @@ pub fn restore(config: &Config) -> Result<Restored, ToolError> {
         }
         found.push((topic, epochs));
     }
-    run(config, Task(&identity, &found))
+    let restored = run(config, Task(&identity, &found))?;
+    note_kind(config)?;
+    Ok(restored)
+}
+
+/// An embedded registry that was just written is the one to go on with, whatever the directory was used with before.
+fn note_kind(config: &Config) -> Result<(), ToolError> {
+    let dir = DataDir::new(BlockingDisk, &config.data);
+    if config.etcd.0.is_none()
+        && let Some(mut identity) = blocking::run(dir.identity())?
+    {
+        "embedded".clone_into(&mut identity.registry_kind);
+        blocking::run(dir.set_identity(&identity))?;
+    }
+    Ok(())
 }
 
 /// What is done with a store, whichever it is.

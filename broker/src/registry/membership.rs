@@ -46,11 +46,12 @@ pub enum IdentityError {
         /// The registry's.
         in_registry: String,
     },
-    /// The registry knows nothing, the directory holds data.
+    /// The registry knows nothing, though the directory was used with one.
     #[error(
-        "the registry is empty, though the data directory knows {topics} topics of cluster {on_disk}; put the registry \
-         back from a backup (a single broker's is the file registry.redb), make its records anew from what the directories \
-         know (corelane registry restore-from), or choose another directory with --data. Nothing was changed"
+        "the registry is empty, though the data directory has been in use in cluster {on_disk} and knows {topics} of its \
+         topics; put the registry back from a backup (a single broker's is the file registry.redb), make its records anew \
+         from what the directories know (corelane registry restore-from), or choose another directory with --data. Nothing \
+         was changed"
     )]
     EmptyRegistry {
         /// How many topics.
@@ -58,6 +59,12 @@ pub enum IdentityError {
         /// The directory's cluster.
         on_disk: String,
     },
+    /// The broker would go on with a registry that was given up.
+    #[error(
+        "the data directory is that of a broker of a cluster on etcd: start it with --etcd and --cluster. If it is to go on \
+         by itself: corelane registry export of the cluster, move the old registry.redb away, corelane registry import"
+    )]
+    LeftBehind,
     /// Another directory has this broker's number.
     #[error(
         "broker {broker_id} has another data directory (uuid {registered}, this one is {uuid}); give this broker a \
@@ -141,6 +148,9 @@ fn check_successor(broker_id: u32, known: &BrokerRecord, record: &BrokerRecord) 
 
 /// Which cluster a broker is to belong to. Pure: what is on disk wins over what is missing in the registry, and nothing
 /// is guessed where data is at stake. `new_id` is used when neither knows one.
+///
+/// A directory with an identity was used with a registry that knew its cluster. An empty one is a loss, even to a broker
+/// that holds nothing: were it to make the cluster's record anew, the others would take what is missing for deleted.
 pub fn choose_cluster(
     identity: Option<&Identity>,
     topics_on_disk: usize,
@@ -161,9 +171,15 @@ pub fn choose_cluster(
     match in_registry {
         Some(same) if same == on_disk => Ok(on_disk),
         Some(other) => Err(IdentityError::OtherCluster { on_disk, in_registry: other.to_owned() }),
-        None if topics_on_disk == 0 => Ok(on_disk),
         None => Err(IdentityError::EmptyRegistry { topics: topics_on_disk, on_disk }),
     }
+}
+
+/// Whether a directory that was used with a registry of one kind may go on with one of another. From an embedded one to
+/// etcd is how a single broker becomes one of several; what an embedded one says after that is long outdated.
+pub fn check_kind(identity: Option<&Identity>, kind: &str) -> Result<(), IdentityError> {
+    let was_on_etcd = identity.is_some_and(|identity| identity.registry_kind == "etcd");
+    if was_on_etcd && kind == "embedded" { Err(IdentityError::LeftBehind) } else { Ok(()) }
 }
 
 /// A broker's place in the registry.
@@ -178,6 +194,11 @@ impl<S: Store> Membership<S> {
     /// Of this broker.
     pub fn new(store: S, keys: Keys, broker_id: u32) -> Self {
         Self { store, keys, broker_id }
+    }
+
+    /// `embedded` or `etcd`.
+    pub fn store_kind(&self) -> &'static str {
+        self.store.kind()
     }
 
     /// The cluster's id, if the registry has one.
@@ -369,6 +390,7 @@ mod tests {
             uuid: "u1".to_owned(),
             starts: 1,
             registered: Some(1),
+            registry_kind: "etcd".to_owned(),
             registry_store: 1,
             registry_incarnation: 1,
             registry_revision: 1,
@@ -384,7 +406,17 @@ mod tests {
         assert_eq!(choose(None, 0, None).expect("a first start"), "new");
         assert_eq!(choose(None, 0, Some("c1")).expect("a cluster is joined"), "c1");
         assert_eq!(choose(Some(&known), 3, Some("c1")).expect("as ever"), "c1");
-        assert_eq!(choose(Some(&known), 0, None).expect("nothing is at stake"), "c1");
+    }
+
+    #[test]
+    fn a_broker_of_a_cluster_does_not_go_on_with_its_old_registry() {
+        let embedded = Identity { registry_kind: "embedded".to_owned(), ..identity() };
+        let before_kinds = Identity { registry_kind: String::new(), ..identity() };
+        assert!(check_kind(Some(&identity()), "embedded").is_err());
+        assert!(check_kind(Some(&identity()), "etcd").is_ok());
+        for kind in ["embedded", "etcd"] {
+            assert!([None, Some(&embedded), Some(&before_kinds)].iter().all(|it| check_kind(*it, kind).is_ok()));
+        }
     }
 
     #[test]
@@ -394,7 +426,10 @@ mod tests {
             choose_cluster(identity, topics, registry, broker_id, "new").expect_err("refused").to_string()
         };
         assert!(refusal(None, 2, Some("c1"), 1).contains("holds 2 topics but no identity file"));
-        assert!(refusal(Some(&known), 2, None, 1).contains("the registry is empty, though the data directory knows 2"));
+        assert!(
+            refusal(Some(&known), 2, None, 1).contains("the registry is empty, though the data directory has been")
+        );
+        assert!(refusal(Some(&known), 0, None, 1).contains("the registry is empty"), "others may hold topics");
         assert!(refusal(Some(&known), 0, Some("c2"), 1).contains("belongs to cluster c1"));
         assert!(refusal(Some(&known), 2, Some("c2"), 1).contains("belongs to cluster c1"));
         assert!(refusal(Some(&known), 0, Some("c1"), 7).contains("start with --broker-id 1"));

@@ -414,7 +414,13 @@ impl<S: Store> Topics<S> {
 }
 
 fn new_partition(broker_id: u32) -> PartitionRecord {
-    PartitionRecord { replicas: vec![broker_id], leader: broker_id, epoch: Epoch(1), made: None, start: Position::ZERO }
+    PartitionRecord {
+        replicas: vec![broker_id],
+        leader: broker_id,
+        epoch: Epoch::FIRST,
+        made: None,
+        start: Position::ZERO,
+    }
 }
 
 /// Finds creations that died and takes them back: those whose broker no longer runs at once, others when their marker

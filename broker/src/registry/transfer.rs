@@ -45,12 +45,18 @@ pub enum TransferError {
     #[error("the data directory has no identity file: no broker has used it")]
     NoIdentity,
     /// The registry is another cluster's.
-    #[error("the data directory belongs to cluster {on_disk}, the registry is that of cluster {in_registry}")]
+    #[error(
+        "the data directory belongs to cluster {on_disk}, the registry is that of cluster {in_registry}. If that one was \
+         founded by a broker that was started on the emptied registry with a new directory: stop that broker, remove what \
+         lies under {prefix} (etcdctl del --prefix {prefix}), and do this again"
+    )]
     OtherCluster {
         /// The directory's.
         on_disk: String,
         /// The registry's.
         in_registry: String,
+        /// Where the cluster's keys lie.
+        prefix: String,
     },
     /// The registry knows another directory for the broker.
     #[error("the registry knows another data directory of broker {broker_id} (uuid {registered})")]
@@ -198,7 +204,7 @@ pub async fn restore<S: Store>(
         && cluster.cluster_id != identity.cluster_id
     {
         let (on_disk, in_registry) = (identity.cluster_id.clone(), cluster.cluster_id.clone());
-        return Err(TransferError::OtherCluster { on_disk, in_registry });
+        return Err(TransferError::OtherCluster { on_disk, in_registry, prefix: keys.all().to_owned() });
     }
     restore_broker(store, keys, identity).await?;
     let mut restored = Restored::default();

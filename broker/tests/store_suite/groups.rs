@@ -7,12 +7,12 @@ use corelane_broker::control::groups::{GroupOptions, Groups};
 use corelane_broker::messages::Failure;
 use corelane_broker::registry::keys::{Key, Keys};
 use corelane_broker::registry::membership::Membership;
-use corelane_broker::registry::records::{Record, TopicRecord};
+use corelane_broker::registry::records::{PartitionRecord, Record, TopicRecord};
 use corelane_broker::registry::store::{Store, Test, Txn};
 use corelane_broker::registry::topics::{NewTopic, Topics};
 use corelane_log::config::TopicConfig;
 use corelane_proto::frame::{Method, Status};
-use corelane_proto::ids::{TopicId, TopicName};
+use corelane_proto::ids::{Epoch, TopicId, TopicName};
 use corelane_proto::pb;
 use prost::Message;
 use tokio::task::{JoinHandle, LocalSet};
@@ -34,6 +34,7 @@ pub(crate) async fn run_all<S: Store>(store: &S) {
             what_came_after_the_group_is_read_from_its_start(store).await;
             a_deleted_topic_takes_its_positions_along(store).await;
             positions_are_set_and_groups_deleted_only_without_members(store).await;
+            a_position_of_an_epoch_that_never_was_is_refused(store).await;
             a_member_that_is_not_heard_of_loses_what_it_had(store).await;
             a_member_that_is_stuck_is_renewed_no_more(store).await;
         })
@@ -56,11 +57,16 @@ impl<S: Store> Drop for World<S> {
 
 impl<S: Store> World<S> {
     async fn new(store: &S, name: &str) -> Self {
+        Self::listed_every(GroupOptions::default().list_interval, store, name).await
+    }
+
+    async fn listed_every(list_interval: Duration, store: &S, name: &str) -> Self {
         let (store, keys) = (store.clone(), Keys::new(name));
         Membership::new(store.clone(), keys.clone(), 1).make_cluster("cluster").await.expect("a cluster");
         let options = || GroupOptions {
             claims_pause: Duration::from_millis(1_500),
             retry: Duration::from_millis(50),
+            list_interval,
             ..GroupOptions::default()
         };
         let broker = || Groups::new(store.clone(), keys.clone(), "cluster".to_owned(), options());
@@ -84,6 +90,15 @@ impl<S: Store> World<S> {
         let new = NewTopic { name, topic_id, config: TopicConfig::default(), places, starts: Vec::new() };
         self.topics().create(&new).await.expect("created");
         topic_id
+    }
+
+    /// A partition's log begins again.
+    async fn begin_epoch(&self, (topic_id, partition): (TopicId, u32), epoch: Epoch) {
+        let key = self.keys.key(&Key::Partition(topic_id, partition));
+        let known = self.store.get(&key).await.expect("read").expect("it is there");
+        let record = PartitionRecord { epoch, ..PartitionRecord::from_bytes(&known.value).expect("readable") };
+        let written = self.store.commit(Txn::new().put(&key, record.to_bytes())).await.expect("written");
+        assert!(written.succeeded);
     }
 
     fn topics(&self) -> Topics<S> {
@@ -389,7 +404,7 @@ async fn an_attachment_displaces_the_one_before<S: Store>(store: &S) {
 
 async fn positions_never_go_back_unless_on_purpose<S: Store>(store: &S) {
     let world = World::new(store, "positions").await;
-    world.topic("t", 2).await;
+    let topic_id = world.topic("t", 2).await;
     let mut member = world.join(0, "g", &["t"]).await;
     let target = member.until_target(2).await;
     let owned = member.own(&target).await;
@@ -397,6 +412,7 @@ async fn positions_never_go_back_unless_on_purpose<S: Store>(store: &S) {
     let mixed = vec![at(&owned[0], 1, 99), at(&owned[1], 1, 5)];
     let outcomes = member.settle(Method::Commit, mixed).await.expect("committed");
     assert_eq!(outcomes, [(0, pb::CommitResult::Stale, Some(100)), (1, pb::CommitResult::Ok, None)]);
+    world.begin_epoch((topic_id, owned[0].partition), Epoch(2)).await;
     assert_eq!(member.commit(&owned[0], 2, 3).await, Ok(pb::CommitResult::Ok), "a later epoch comes after");
     assert_eq!(member.commit(&owned[0], 1, 200).await, Ok(pb::CommitResult::Stale));
     let back = pb::CommitPartition { rewind: true, ..at(&owned[0], 2, 1) };
@@ -510,6 +526,21 @@ async fn positions_are_set_and_groups_deleted_only_without_members<S: Store>(sto
         .await;
 }
 
+async fn a_position_of_an_epoch_that_never_was_is_refused<S: Store>(store: &S) {
+    let world = World::new(store, "epochs").await;
+    let topic_id = world.topic("t", 1).await;
+    let mut member = world.join(0, "g", &["t"]).await;
+    let target = member.until_target(1).await;
+    let owned = member.own(&target).await;
+    assert_eq!(member.commit(&owned[0], 7, 10).await, Err(Status::InvalidRequest));
+    assert_eq!(member.commit(&owned[0], 1, 10).await, Ok(pb::CommitResult::Ok), "it would have been stale behind that");
+    member.leave().await.expect("left");
+    let place = Some(pb::Place { epoch: 7, position: 5 });
+    let partition = pb::CommitPartition { topic_id: topic_id.to_vec(), partition: 0, place, ..Default::default() };
+    let reset = pb::ResetGroupRequest { group: "g".to_owned(), partitions: vec![partition] };
+    assert_eq!(world.call(1, Method::ResetGroup, &reset).await, Err(Status::InvalidRequest));
+}
+
 async fn a_member_that_is_not_heard_of_loses_what_it_had<S: Store>(store: &S) {
     let world = World::new(store, "silent").await;
     world.topic("t", 2).await;
@@ -533,7 +564,8 @@ async fn a_member_that_is_not_heard_of_loses_what_it_had<S: Store>(store: &S) {
 }
 
 async fn a_member_that_is_stuck_is_renewed_no_more<S: Store>(store: &S) {
-    let world = World::new(store, "stuck").await;
+    // Everything is listed anew several times before the limit is reached, and it counts on.
+    let world = World::listed_every(Duration::from_millis(400), store, "stuck").await;
     world.topic("t", 2).await;
     let stuck = pb::JoinGroupRequest {
         group: "g".to_owned(),

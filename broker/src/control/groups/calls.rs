@@ -249,6 +249,9 @@ impl<S: Store> Groups<S> {
             }
         }
         let positions: Vec<(PartitionId, OffsetRecord)> = positions.into_iter().collect();
+        for (partition, offset) in positions.iter().filter(|(_, offset)| offset.epoch > Epoch::FIRST) {
+            self.check_reached(*partition, offset.epoch).await?;
+        }
         let done = self.registry.reset(incarnation, &request.group, &positions).await?;
         tracing::info!(group = request.group, partitions = done.len(), "positions of a group were set");
         let done: BTreeMap<PartitionId, bool> =

@@ -128,6 +128,9 @@ impl<S: Store> Groups<S> {
             let message = "a partition is named twice".to_owned();
             return Err(GroupError::Invalid { field: "partitions", message });
         }
+        for commit in commits.iter().flatten() {
+            self.check_epoch(commit).await?;
+        }
         if self.commits.waiting.borrow().len() + commits.len() > COMMITS_WAITING_MAX {
             return Err(GroupError::Busy("committed positions: too many wait".to_owned()));
         }
@@ -151,6 +154,22 @@ impl<S: Store> Groups<S> {
             outcomes.push(outcome_of(one, &committed)?);
         }
         Ok(outcomes)
+    }
+
+    /// Of a higher epoch nothing was fetched, and its position would outlast every true one. Asked only where the epoch is
+    /// neither the first nor that of the position known.
+    async fn check_epoch(&self, commit: &Commit) -> Result<(), GroupError> {
+        let Some((epoch, _)) = commit.place else { return Ok(()) };
+        let known = self.commits.known(commit).map_or(Epoch::FIRST, |(offset, _)| offset.epoch);
+        if epoch <= known { Ok(()) } else { self.check_reached(commit.partition, epoch).await }
+    }
+
+    pub(super) async fn check_reached(&self, partition: PartitionId, epoch: Epoch) -> Result<(), GroupError> {
+        if self.registry.has_come_to(partition, epoch).await? {
+            return Ok(());
+        }
+        let message = format!("partition {} has not come to epoch {epoch}", partition.1);
+        Err(GroupError::Invalid { field: "place", message })
     }
 
     pub(super) async fn commit_rounds(&self) {

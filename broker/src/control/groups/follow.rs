@@ -4,7 +4,6 @@
 use std::collections::BTreeSet;
 
 use super::Groups;
-use crate::limits::GROUPS_LIST_INTERVAL;
 use crate::registry::groups::GroupError;
 use crate::registry::groups::view::{GroupsView, TopicsView};
 use crate::registry::keys::Key;
@@ -99,6 +98,10 @@ impl<S: Store> Groups<S> {
 
     fn believe(&self, incarnation: u64, groups: GroupsView, topics: TopicsView) {
         let mut state = self.state.borrow_mut();
+        // When it is listed anew without need, nothing was missed, and what members owe counts on.
+        if !state.is_listed || std::mem::take(&mut state.has_missed) || state.incarnation != incarnation {
+            state.overdue.restart(self.now());
+        }
         if state.is_lost || (state.incarnation != 0 && state.incarnation != incarnation) {
             tracing::warn!(
                 incarnation,
@@ -113,15 +116,13 @@ impl<S: Store> Groups<S> {
         let names: BTreeSet<String> = state.view.groups.keys().chain(groups.groups.keys()).cloned().collect();
         (state.view, state.topics, state.is_listed) = (groups, topics, true);
         state.unlooked.extend(names);
-        // Nobody knows what was missed.
-        state.overdue.restart(self.now());
         state.wake_all();
         self.schedule.consider(state.view.groups.keys(), self.now());
     }
 
     /// Follows changes until all is to be listed anew.
     async fn keep_up(&self, mut watches: Watches<S::Watch>) -> Result<(), GroupError> {
-        let until = self.now() + GROUPS_LIST_INTERVAL.mul_f64(0.75 + fastrand::f64() / 2.0);
+        let until = self.now() + self.options.list_interval.mul_f64(0.75 + fastrand::f64() / 2.0);
         loop {
             tokio::select! {
                 biased;
@@ -133,7 +134,10 @@ impl<S: Store> Groups<S> {
                 changes = watches.topics.next() => self.take_topics(changes?),
                 changes = watches.groups.next() => self.take_groups(changes?)?,
                 // Another broker keeps deciding otherwise: one of the two has missed something.
-                () = self.relist.notified() => return Ok(()),
+                () = self.relist.notified() => {
+                    self.state.borrow_mut().has_missed = true;
+                    return Ok(());
+                }
                 () = self.options.clock.sleep_until(until) => return Ok(()),
             }
         }

@@ -96,12 +96,16 @@ pub(super) fn revision_of(header: Option<&ResponseHeader>) -> Revision {
 /// What an error of the client means to a caller. Whatever is not known to be lasting may pass.
 pub(super) fn error_of(error: &Error) -> StoreError {
     match error {
-        Error::GRpcStatus(status) => error_of_status(status.code().into(), status.message(), &in_full(status)),
+        Error::GRpcStatus(status) => {
+            // In a status's own text its causes stand as a program prints them for debugging.
+            let words = if status.message().is_empty() { status.code().description() } else { status.message() };
+            error_of_status(status.code().into(), status.message(), &with_causes(words, status))
+        }
         // Said so by the library when the answer has a life of 0.
         Error::LeaseKeepAliveError(reason) if reason == "lease not found" => StoreError::LeaseGone,
         Error::InvalidArgs(_) | Error::InvalidUri(_) => StoreError::Invalid(error.to_string()),
         Error::InvalidMetadataValue(_) => StoreError::Failed(error.to_string()),
-        error => StoreError::Unavailable(in_full(error)),
+        error => StoreError::Unavailable(with_causes(&error.to_string(), error)),
     }
 }
 
@@ -136,9 +140,9 @@ pub(super) fn error_of_cancel(compact_revision: i64, reason: &str) -> StoreError
     StoreError::Unavailable(format!("the watch was cancelled: {reason}"))
 }
 
-/// An error with its causes, each said once; a status's own words are its message.
-fn in_full(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
+/// An error's words with its causes, each said once.
+fn with_causes(words: &str, error: &dyn std::error::Error) -> String {
+    let mut text = words.to_owned();
     let mut cause = error.source();
     while let Some(error) = cause {
         let said = error.to_string();

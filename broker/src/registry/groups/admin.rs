@@ -7,7 +7,7 @@ use crate::limits::COMMITS_A_TXN;
 use crate::registry::assignment::PartitionId;
 use crate::registry::group_records::{GroupRecord, OffsetRecord};
 use crate::registry::keys::Key;
-use crate::registry::records::Record as _;
+use crate::registry::records::{PartitionRecord, Record as _};
 use crate::registry::store::{Op, OpResult, Range, Store, StoreError, Test, Txn, list};
 
 /// Up to where a group has processed a partition.
@@ -56,6 +56,14 @@ impl<S: Store> GroupStore<S> {
                 _ => return Ok((positions, !page.more)),
             }
         }
+    }
+
+    /// Whether a partition's log has come to an epoch. What is no more has: whoever writes finds that out.
+    pub async fn has_come_to(&self, (topic, partition): PartitionId, epoch: Epoch) -> Result<bool, GroupError> {
+        let Some(entry) = self.store.get(&self.keys.key(&Key::Partition(topic, partition))).await? else {
+            return Ok(true);
+        };
+        Ok(parse::<PartitionRecord>(&entry)?.epoch >= epoch)
     }
 
     /// Sets positions of a group without members, a page at a time; returns of each whether its partition exists. A member

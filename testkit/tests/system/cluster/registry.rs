@@ -48,7 +48,9 @@ fn restore_from_broker_1(cluster: &mut Cluster) {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_emptied_registry_takes_nothing_away_and_is_made_anew_from_the_directories() {
     let test = "an_emptied_registry_takes_nothing_away_and_is_made_anew_from_the_directories";
-    let Some(mut cluster) = start(test, 2) else { return };
+    let Some(mut cluster) = start(test, 3) else { return };
+    // It has never heard of a topic.
+    cluster.broker_mut(3).stop();
     let through = client_of(cluster.bootstrap()).await;
     create_and_publish(&through, "views", 4).await;
     let before = places(&through, "views").await;
@@ -65,11 +67,13 @@ async fn an_emptied_registry_takes_nothing_away_and_is_made_anew_from_the_direct
     let refused = soon("a refusal", through.admin().add_partitions("views", 5)).await.expect_err("it is not believed");
     assert!(refused.is_retryable(), "{refused}");
     assert_eq!(cluster.etcd().keys("/"), []);
-    // One that is to start does not, until an operator has said that this is the registry.
+    // One that is to start does not, whatever it holds, until an operator has said that this is the registry.
     cluster.broker_mut(2).stop();
-    let failure = cluster.broker_mut(2).try_restart().expect_err("refused");
-    assert!(failure.stderr.contains("corelane registry restore-from"), "{}", failure.stderr);
-    assert_eq!(cluster.etcd().keys("/"), []);
+    for id in [2, 3] {
+        let failure = cluster.broker_mut(id).try_restart().expect_err("refused");
+        assert!(failure.stderr.contains("corelane registry restore-from"), "{}", failure.stderr);
+        assert_eq!(cluster.etcd().keys("/"), []);
+    }
 
     let directory = [1, 2].map(|id| cluster.broker(id).data_dir().display().to_string());
     let used = tool(&cluster, &["restore-from", &directory[0]]);
@@ -79,7 +83,7 @@ async fn an_emptied_registry_takes_nothing_away_and_is_made_anew_from_the_direct
     cluster.broker_mut(1).stop();
     tool(&cluster, &["restore-from", &directory[0]]).success();
     tool(&cluster, &["restore-from", &directory[0]]).success();
-    for id in [1, 2] {
+    for id in [1, 2, 3] {
         cluster.broker_mut(id).restart();
     }
     let through = client_of(cluster.bootstrap()).await;
@@ -205,6 +209,19 @@ async fn a_single_broker_becomes_the_first_of_a_cluster_by_export_and_import() {
     assert_eq!(count(&through, "views").await, 6);
     assert_eq!(soon("metadata", through.admin().describe_cluster()).await.expect("metadata").registry, "etcd");
     assert!(publishes_to(&through, "views", 1).await);
+    assert!(broker.log().contains("the registry is etcd now, and was embedded"));
+    assert!(!broker.log().contains("the registry was restored"));
+
+    // What it left behind is not gone on with, unless an operator moves everything back.
+    broker.stop();
+    broker.set_options(BrokerOptions::new().shards(1));
+    let failure = broker.try_restart().expect_err("refused");
+    assert!(failure.stderr.contains("start it with --etcd and --cluster"), "{}", failure.stderr);
+    let exported = registry(&broker, &["export", etcd[0], &endpoint, etcd[1], etcd[2]], &[]).success();
+    std::fs::remove_file(broker.data_dir().join("registry.redb")).expect("moved away");
+    registry(&broker, &["import", "--data", &data], &exported.stdout).success();
+    broker.restart();
+    assert_eq!(count(&connect(&broker).await, "views").await, 7);
 }
 
 #[tokio::test(flavor = "multi_thread")]
