@@ -18,17 +18,28 @@ command -v etcd >/dev/null || {
 bin=$PWD/target/release
 mkdir -p "$data"
 
-pids=()
+etcd_pid=
+# Brokers that somebody has started again are no children of this shell: their pids are in the files.
+is_running() {
+    [ -n "$1" ] && kill -0 "$1" 2>/dev/null
+}
+pid_of() {
+    cat "$data/broker-$1.pid" 2>/dev/null || true
+}
 # The brokers first, so that they can say goodbye to etcd.
 stop() {
     trap - EXIT INT TERM
-    if [ ${#pids[@]} -gt 1 ]; then
-        kill -TERM "${pids[@]:1}" 2>/dev/null || true
-        wait "${pids[@]:1}" 2>/dev/null || true
-    fi
-    if [ ${#pids[@]} -gt 0 ]; then
-        kill -TERM "${pids[0]}" 2>/dev/null || true
-        wait "${pids[0]}" 2>/dev/null || true
+    local id
+    for id in 1 2 3; do
+        is_running "$(pid_of $id)" && kill -TERM "$(pid_of $id)" 2>/dev/null || true
+    done
+    for id in 1 2 3; do
+        while is_running "$(pid_of $id)"; do sleep 0.1; done
+        rm -f "$data/broker-$id.pid"
+    done
+    if [ -n "$etcd_pid" ]; then
+        kill -TERM "$etcd_pid" 2>/dev/null || true
+        wait "$etcd_pid" 2>/dev/null || true
     fi
 }
 trap stop EXIT
@@ -54,18 +65,24 @@ setsid env -i PATH="$PATH" etcd --name cluster --data-dir "$data/etcd" \
     --listen-peer-urls "$peer_url" --initial-advertise-peer-urls "$peer_url" --initial-cluster "cluster=$peer_url" \
     --auto-compaction-mode=periodic --auto-compaction-retention=5m \
     --logger zap --log-outputs stderr >/dev/null 2>"$data/etcd.log" &
-pids+=($!)
+etcd_pid=$!
 started etcd $! "$data/etcd.log" 'serving client traffic'
 
 addresses=
 for id in 1 2 3; do
     listen=127.0.0.1:$((9400 + id + base))
-    setsid "$bin/corelane-broker" --etcd "$etcd_url" --cluster demo --broker-id "$id" --data "$data/broker-$id" \
-        --listen "$listen" --http "127.0.0.1:$((9390 + id + base))" --shards 1 --pin-shards false "$@" \
-        >"$data/broker-$id.out" 2>"$data/broker-$id.log" &
-    pids+=($!)
-    echo $! >"$data/broker-$id.pid"
-    started "broker-$id" $! "$data/broker-$id.out" '^corelane-broker ready '
+    # What starts it now starts it again when it was stopped.
+    {
+        echo '#!/usr/bin/env bash'
+        printf 'setsid'
+        printf ' %q' "$bin/corelane-broker" --etcd "$etcd_url" --cluster demo --broker-id "$id" --data "$data/broker-$id" \
+            --listen "$listen" --http "127.0.0.1:$((9390 + id + base))" --shards 1 --pin-shards false "$@"
+        printf ' >%q 2>>%q &\necho $! >%q\n' "$data/broker-$id.out" "$data/broker-$id.log" "$data/broker-$id.pid"
+    } >"$data/start-broker-$id"
+    chmod +x "$data/start-broker-$id"
+    : >"$data/broker-$id.log"
+    "$data/start-broker-$id"
+    started "broker-$id" "$(pid_of $id)" "$data/broker-$id.out" '^corelane-broker ready '
     addresses=${addresses:+$addresses,}$listen
 done
 
@@ -79,9 +96,17 @@ etcd and three brokers run; their logs are in $data. In another terminal:
 Ctrl-C stops them.
 TEXT
 # One that ends is told of; the others go on.
-while true; do
-    gone=
-    wait -n -p gone || true
-    [ -n "$gone" ] || exit 0
-    echo "process $gone has ended; the logs are in $data" >&2
+declare -A ended=()
+while is_running "$etcd_pid"; do
+    sleep 1
+    for id in 1 2 3; do
+        if is_running "$(pid_of $id)"; then
+            ended[$id]=
+        elif [ -z "${ended[$id]:-}" ]; then
+            ended[$id]=1
+            echo "broker $id has ended; its log is $data/broker-$id.log; it starts again with: $data/start-broker-$id" >&2
+        fi
+    done
 done
+echo "etcd has ended; its log is $data/etcd.log" >&2
+exit 1
