@@ -160,6 +160,9 @@ pub const CONTROL_CALLS_MAX: usize = GROUP_CALLS_MAX + 4_096;
 pub const SHARD_QUEUE_MAX: usize = 1024;
 /// How long a topic call may take on the control thread before it is answered `REGISTRY_UNAVAILABLE`.
 pub const TOPIC_CALL_MAX: Duration = Duration::from_mins(1);
+/// How long the next change of topics waits for this broker to see where the partitions of the one before it are to lie; then
+/// it places its own by what is known.
+pub const PLACES_SEEN_MAX: Duration = Duration::from_secs(2);
 /// Partitions that one broker makes at a time.
 pub const CREATIONS_AT_A_TIME: usize = 64;
 /// How often partitions that could not be made, for want of room mostly, are tried again.

@@ -3,15 +3,17 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
+use corelane_log::config::TopicConfig;
 use corelane_proto::frame::{Method, Status};
 use corelane_proto::ids::{Position, TopicId, TopicName};
 use corelane_proto::pb;
 
 use super::Control;
 use super::topic_config::{for_new_topic, merge};
-use crate::limits::{START_MAX, TOPIC_CALL_MAX, TOPIC_PARTITIONS_MAX};
+use crate::limits::{PLACES_SEEN_MAX, START_MAX, TOPIC_CALL_MAX, TOPIC_PARTITIONS_MAX};
 use crate::messages::{Answer, Failure, Metadata, PartitionReport, ToControl, ToShard};
 use crate::registry::placement::{Candidate, place};
+use crate::registry::records::TopicRecord;
 use crate::registry::store::{Store, StoreError};
 use crate::registry::topics::{NewTopic, TopicError};
 use crate::service::invalid_field;
@@ -67,6 +69,19 @@ impl<S: Store> Control<S> {
     }
 
     async fn create_topic(&self, request: pb::CreateTopicRequest) -> Result<pb::CreateTopicResponse, Failure> {
+        let (name, topic_id, created) = self.write_topic(request).await?;
+        let topic = self.wait_topic(&name, topic_id).await?;
+        if let Some(reason) = self.no_space_for(topic_id).filter(|_| created) {
+            tracing::warn!(topic = %name, %topic_id, reason, "no room for a new topic: it is taken back");
+            // Nobody has published to it: its name was not known to be good yet.
+            self.topics.delete(&name, Some(topic_id)).await?;
+            return Err(Failure::new(Status::NoSpace, format!("the topic was not created: {reason}")));
+        }
+        Ok(pb::CreateTopicResponse { topic: Some(topic), created })
+    }
+
+    /// Writes a topic to the registry, or finds the one that is welcome there: its id, and whether it is new.
+    async fn write_topic(&self, request: pb::CreateTopicRequest) -> Result<(TopicName, TopicId, bool), Failure> {
         let _changing = self.changing.lock().await;
         self.check_registry()?;
         let name = topic_name(&request.name)?;
@@ -77,7 +92,8 @@ impl<S: Store> Control<S> {
         let config = for_new_topic(&self.defaults, &request.config.unwrap_or_default());
         config.validate().map_err(|error| invalid_field(error.field, error.to_string()))?;
         if let Some(existing) = self.topics.get(&name).await? {
-            return self.existing(&request.name, request.partitions, request.if_not_exists, existing.record).await;
+            let topic_id = existing_topic(&name, request.partitions, request.if_not_exists, &existing.record)?;
+            return Ok((name, topic_id, false));
         }
         let places = place(request.partitions, &self.candidates(request.partitions)?);
         let topic_id = TopicId(fastrand::u128(..).to_be_bytes());
@@ -88,34 +104,14 @@ impl<S: Store> Control<S> {
                 let existing = self.topics.get(&new.name).await?;
                 let existing =
                     existing.ok_or_else(|| Failure::new(Status::Busy, "the topic comes and goes; try again"))?;
-                return self.existing(&request.name, request.partitions, true, existing.record).await;
+                let topic_id = existing_topic(&new.name, request.partitions, true, &existing.record)?;
+                return Ok((new.name, topic_id, false));
             }
             Err(error) => return Err(error.into()),
         }
         tracing::info!(topic = %new.name, %topic_id, partitions = request.partitions, "topic created");
-        let topic = self.wait_topic(&request.name, topic_id).await?;
-        if let Some(reason) = self.no_space_for(topic_id) {
-            tracing::warn!(topic = %new.name, %topic_id, reason, "no room for a new topic: it is taken back");
-            // Nobody has published to it: its name was not known to be good yet.
-            self.topics.delete(&new.name, Some(topic_id)).await?;
-            return Err(Failure::new(Status::NoSpace, format!("the topic was not created: {reason}")));
-        }
-        Ok(pb::CreateTopicResponse { topic: Some(topic), created: true })
-    }
-
-    async fn existing(
-        &self,
-        name: &str,
-        partitions: u32,
-        is_welcome: bool,
-        existing: crate::registry::records::TopicRecord,
-    ) -> Result<pb::CreateTopicResponse, Failure> {
-        if !is_welcome || existing.partitions != partitions {
-            let message = format!("a topic named {name} exists, with {} partitions", existing.partitions);
-            return Err(Failure::new(Status::TopicExists, message));
-        }
-        let topic = self.wait_topic(name, existing.topic_id).await?;
-        Ok(pb::CreateTopicResponse { topic: Some(topic), created: false })
+        self.see_places(&new.name, topic_id, request.partitions).await;
+        Ok((new.name, topic_id, true))
     }
 
     /// The brokers that can take so many more partitions between them; each is taken to allow as many as this one.
@@ -144,76 +140,84 @@ impl<S: Store> Control<S> {
     }
 
     async fn alter_topic(&self, request: pb::AlterTopicRequest) -> Result<pb::AlterTopicResponse, Failure> {
-        let _changing = self.changing.lock().await;
-        self.check_registry()?;
         let name = topic_name(&request.name)?;
         let change = request.config.unwrap_or_default();
-        let record = self
-            .topics
-            .alter(&name, |config| {
+        let altered = {
+            let _changing = self.changing.lock().await;
+            self.check_registry()?;
+            let change = |config: &TopicConfig| {
                 let changed = merge(config, &change);
                 changed.validate().map_err(|error| invalid_field(error.field, error.to_string()))?;
                 Ok::<_, Failure>(changed)
-            })
-            .await?;
-        tracing::info!(topic = %name, topic_id = %record.topic_id, "topic altered");
-        let wanted = super::topic_config::to_pb(&record.config);
-        let is_known = |metadata: &Metadata| {
-            let topic = metadata.topics.get(&request.name)?;
-            (topic.topic_id == record.topic_id.0 && topic.config == Some(wanted)).then(|| Arc::clone(topic))
+            };
+            self.topics.alter(&name, change).await?
         };
-        self.wait_for(is_known).await?;
-        // The shards have it once this broker holds it.
-        self.wait_for(|_| {
-            let hosted = self.hosted.borrow();
-            hosted.get(&record.topic_id).is_none_or(|topic| topic.config == record.config).then_some(())
-        })
-        .await?;
-        let topic = self.wait_topic(&request.name, record.topic_id).await?;
+        let topic_id = altered.record.topic_id;
+        tracing::info!(topic = %name, %topic_id, "topic altered");
+        // Or a later change, which another client has made meanwhile. The shards have it once this broker holds it.
+        let is_in_force = |metadata: &Metadata| {
+            let told = metadata.by_id.get(&topic_id)?;
+            let (view, hosted) = (self.view.borrow(), self.hosted.borrow());
+            let known = view.topics.get(&name).filter(|known| known.revision >= altered.revision)?;
+            let config = &known.record.config;
+            let is_held = hosted.get(&topic_id).is_none_or(|held| held.config == *config);
+            (is_held && told.config == Some(super::topic_config::to_pb(config))).then_some(())
+        };
+        self.wait_in_force(&name, topic_id, is_in_force).await?;
+        let topic = self.wait_topic(&name, topic_id).await?;
         Ok(pb::AlterTopicResponse { topic: Some(topic) })
     }
 
     /// The count that is asked for is the one that there shall be, so that a request whose answer was lost may be repeated.
     async fn add_partitions(&self, request: pb::AddPartitionsRequest) -> Result<pb::AddPartitionsResponse, Failure> {
-        let _changing = self.changing.lock().await;
-        self.check_registry()?;
         let name = topic_name(&request.name)?;
         if !(1..=TOPIC_PARTITIONS_MAX).contains(&request.partitions) {
             return Err(invalid_field("partitions", format!("a topic has 1 to {TOPIC_PARTITIONS_MAX} partitions")));
         }
-        let old = self.topics.get(&name).await?.ok_or(TopicError::Unknown { name: name.clone() })?;
-        let (topic_id, count) = (old.record.topic_id, old.record.partitions);
-        if request.partitions < count {
-            let message = format!("topic {name} has {count} partitions; there is no way to have fewer");
-            return Err(invalid_field("partitions", message));
-        }
-        if request.partitions > count {
-            let more = request.partitions - count;
-            let places = place(more, &self.candidates(more)?);
-            self.topics.add_partitions(&name, &old, &places).await?;
-            tracing::info!(topic = %name, %topic_id, partitions = request.partitions, "partitions added");
-        }
+        let topic_id = self.write_partitions(&name, request.partitions).await?;
         let is_there = |metadata: &Metadata| {
             let topic = metadata.by_id.get(&topic_id)?;
             (topic.partitions.len() >= request.partitions as usize).then_some(())
         };
-        self.wait_for(is_there).await?;
-        let topic = self.wait_topic(&request.name, topic_id).await?;
+        self.wait_in_force(&name, topic_id, is_there).await?;
+        let topic = self.wait_topic(&name, topic_id).await?;
         Ok(pb::AddPartitionsResponse { topic: Some(topic) })
     }
 
-    async fn delete_topic(&self, request: pb::DeleteTopicRequest) -> Result<pb::DeleteTopicResponse, Failure> {
+    /// Writes the partitions that are missing to the registry.
+    async fn write_partitions(&self, name: &TopicName, partitions: u32) -> Result<TopicId, Failure> {
         let _changing = self.changing.lock().await;
         self.check_registry()?;
+        let old = self.topics.get(name).await?.ok_or(TopicError::Unknown { name: name.clone() })?;
+        let (topic_id, count) = (old.record.topic_id, old.record.partitions);
+        if partitions < count {
+            let message = format!("topic {name} has {count} partitions; there is no way to have fewer");
+            return Err(invalid_field("partitions", message));
+        }
+        if partitions > count {
+            let more = partitions - count;
+            let places = place(more, &self.candidates(more)?);
+            self.topics.add_partitions(name, &old, &places).await?;
+            tracing::info!(topic = %name, %topic_id, partitions, "partitions added");
+            self.see_places(name, topic_id, partitions).await;
+        }
+        Ok(topic_id)
+    }
+
+    async fn delete_topic(&self, request: pb::DeleteTopicRequest) -> Result<pb::DeleteTopicResponse, Failure> {
         let name = topic_name(&request.name)?;
         let expected = match request.topic_id.as_slice() {
             [] => None,
             id => Some(TopicId::try_from(id).map_err(|error| invalid_field("topic_id", error.to_string()))?),
         };
-        let topic_id = self.topics.delete(&name, expected).await?;
+        let topic_id = {
+            let _changing = self.changing.lock().await;
+            self.check_registry()?;
+            self.topics.delete(&name, expected).await?
+        };
         // It is deleted, whether or not this broker is quick to let go of it.
         let _ = self
-            .wait_for(|metadata| {
+            .wait_for(async |metadata| {
                 let is_gone = !metadata.by_id.contains_key(&topic_id) && !self.hosted.borrow().contains_key(&topic_id);
                 is_gone.then_some(())
             })
@@ -252,22 +256,63 @@ impl<S: Store> Control<S> {
     }
 
     /// The topic as clients are told it, once each of its partitions is served or refused, or its broker is down.
-    async fn wait_topic(&self, name: &str, topic_id: TopicId) -> Result<pb::Topic, Failure> {
-        self.wait_for(|metadata| {
-            let topic = metadata.topics.get(name).filter(|topic| topic.topic_id == topic_id.0)?;
+    async fn wait_topic(&self, name: &TopicName, topic_id: TopicId) -> Result<pb::Topic, Failure> {
+        let is_served = |metadata: &Metadata| {
+            let topic = metadata.topics.get(name.as_str()).filter(|topic| topic.topic_id == topic_id.0)?;
             // Elsewhere too: until its broker has made it, whoever publishes to it would be refused.
             let is_opening = topic.partitions.iter().any(|p| p.state() == pb::PartitionState::Opening);
             (!is_opening).then(|| pb::Topic::clone(topic))
-        })
-        .await
+        };
+        self.wait_in_force(name, topic_id, is_served).await
+    }
+
+    /// Waits, with `changing` held, until this broker has seen where the topic's partitions are to lie: those that are placed
+    /// next count them. Not for long, and not until they serve, which is other brokers' business.
+    async fn see_places(&self, name: &TopicName, topic_id: TopicId, partitions: u32) {
+        let are_seen = |_: &Metadata| {
+            let view = self.view.borrow();
+            let topic = view.topics.get(name).filter(|topic| topic.record.topic_id == topic_id)?;
+            (view.partitions_of(&topic.record).count() >= partitions as usize).then_some(())
+        };
+        let _ = tokio::time::timeout(PLACES_SEEN_MAX, self.wait_in_force(name, topic_id, are_seen)).await;
+    }
+
+    /// Waits until a topic that is in the registry is as wanted here; not for one that was deleted meanwhile, which it would
+    /// never be.
+    async fn wait_in_force<T>(
+        &self,
+        name: &TopicName,
+        topic_id: TopicId,
+        wanted: impl Fn(&Metadata) -> Option<T>,
+    ) -> Result<T, Failure> {
+        let wanted = async |metadata: &Metadata| match wanted(metadata) {
+            Some(found) => Some(Ok(found)),
+            None if self.is_deleted(name, topic_id).await => {
+                let message = format!("topic {name} was deleted while this call waited for it to be served");
+                Some(Err(Failure::new(Status::UnknownTopic, message)))
+            }
+            None => None,
+        };
+        self.wait_for(wanted).await?
+    }
+
+    /// Whether the registry has the topic no more. It is asked only about one that this broker does not see: seen too early,
+    /// or deleted.
+    async fn is_deleted(&self, name: &TopicName, topic_id: TopicId) -> bool {
+        if self.view.borrow().topics.get(name).is_some_and(|topic| topic.record.topic_id == topic_id) {
+            return false;
+        }
+        let found = self.topics.get(name).await;
+        found.is_ok_and(|found| found.is_none_or(|topic| topic.record.topic_id != topic_id))
     }
 
     /// Waits until what clients are told is as wanted.
-    async fn wait_for<T>(&self, wanted: impl Fn(&Metadata) -> Option<T>) -> Result<T, Failure> {
+    async fn wait_for<T>(&self, wanted: impl AsyncFn(&Metadata) -> Option<T>) -> Result<T, Failure> {
         let mut metadata = self.metadata.subscribe();
         let found = async {
             loop {
-                if let Some(found) = wanted(&metadata.borrow_and_update()) {
+                let now = Arc::clone(&metadata.borrow_and_update());
+                if let Some(found) = wanted(&now).await {
                     return Some(found);
                 }
                 metadata.changed().await.ok()?;
@@ -278,6 +323,20 @@ impl<S: Store> Control<S> {
             Failure::new(Status::RegistryUnavailable, message)
         })
     }
+}
+
+/// The id of a topic that is there, if whoever wanted to create it is content with it.
+fn existing_topic(
+    name: &TopicName,
+    partitions: u32,
+    is_welcome: bool,
+    existing: &TopicRecord,
+) -> Result<TopicId, Failure> {
+    if !is_welcome || existing.partitions != partitions {
+        let message = format!("a topic named {name} exists, with {} partitions", existing.partitions);
+        return Err(Failure::new(Status::TopicExists, message));
+    }
+    Ok(existing.topic_id)
 }
 
 async fn reply<T>(answer: Answer<Result<T, Failure>>, call: impl Future<Output = Result<T, Failure>>) {

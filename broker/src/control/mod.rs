@@ -73,7 +73,10 @@ pub(crate) struct Control<S: Store> {
     standing: RefCell<Standing>,
     /// As it is on disk.
     identity: tokio::sync::Mutex<Identity>,
-    /// One change of topics at a time, so that two clients' requests do not undo each other's halves.
+    /// One change of topics is written at a time, so that what this broker is asked at the same moment comes one after the
+    /// other, and each placement counts those before it. Held until the registry has the change, and where partitions were
+    /// placed until this broker has seen them; never until it is in force, which other brokers may put off for long. Brokers
+    /// do not share it: what must not be mixed up, the registry's comparisons keep apart.
     changing: tokio::sync::Mutex<()>,
     since: Instant,
 }

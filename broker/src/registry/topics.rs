@@ -279,19 +279,20 @@ impl<S: Store> Topics<S> {
         Ok(confirmed)
     }
 
-    /// Changes a topic's configuration; `change` may refuse with an error of the caller's.
+    /// Changes a topic's configuration; `change` may refuse with an error of the caller's. Returns the record as it is now.
     pub async fn alter<E: From<TopicError>>(
         &self,
         name: &TopicName,
         change: impl Fn(&TopicConfig) -> Result<TopicConfig, E>,
-    ) -> Result<TopicRecord, E> {
+    ) -> Result<Versioned<TopicRecord>, E> {
         let key = self.keys.key(&Key::Topic(name.clone()));
         for _ in 0..CONFLICTS_MAX {
             let found = self.get(name).await?.ok_or_else(|| TopicError::Unknown { name: name.clone() })?;
             let record = TopicRecord { config: change(&found.record.config)?, ..found.record };
             let txn = Txn::new().when(&key, Test::Modified(found.revision)).put(&key, record.to_bytes());
-            if self.store.commit(txn).await.map_err(TopicError::from)?.succeeded {
-                return Ok(record);
+            let outcome = self.store.commit(txn).await.map_err(TopicError::from)?;
+            if outcome.succeeded {
+                return Ok(Versioned { record, revision: outcome.revision });
             }
         }
         Err(TopicError::Busy { key }.into())

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use corelane_client::{PartitionState, Record};
+use corelane_client::{Client, NewTopic, PartitionState, Record, TopicSettings};
 use corelane_testkit::{http_get, wait_until};
 
 use super::{
@@ -180,4 +180,37 @@ async fn a_broker_that_only_clients_cannot_reach_keeps_its_place_and_gets_what_w
     cluster.front(2).heal();
     soon("the message that waited", waiting).await.expect("no panic").expect("it is taken in the end");
     assert_eq!(count(&through, "views").await, 6 + 5 + 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_topic_call_that_waits_holds_up_no_other_and_ends_when_its_topic_is_deleted() {
+    let test = "a_topic_call_that_waits_holds_up_no_other_and_ends_when_its_topic_is_deleted";
+    let Some(cluster) = start(test, 2) else { return };
+    let builder = Client::builder().bootstrap(cluster.broker(1).addr().to_string()).topic_timeout(2 * PATIENCE);
+    let through = soon("the client to connect", builder.build()).await.expect("a broker takes connections");
+    create_and_publish(&through, "views", 2).await;
+    // A broker that counts as running and never makes what it is given.
+    for kind in ["brokers", "alive"] {
+        let of_2 = cluster.etcd().key(&cluster.key(&format!("{kind}/0000000002"))).expect("there").value;
+        cluster.etcd().put(&cluster.key(&format!("{kind}/0000000003")), &of_2);
+    }
+    let list = || cli(&cluster, 1, &["broker", "list"]).success().text();
+    wait_until("broker 1 to see it", PATIENCE, || list().lines().filter(|line| line.contains(" up ")).count() == 3);
+    let creating = tokio::spawn({
+        let through = through.clone();
+        async move { through.admin().create_topic(NewTopic::named("short-lived").partitions(3)).await }
+    });
+    eventually("broker 1 to know the topic", async || {
+        states(&through, "short-lived").await.contains(&PartitionState::Opening)
+    })
+    .await;
+
+    let retention = TopicSettings::new().retention(Duration::from_hours(240));
+    soon("an answer", through.admin().alter_topic("views", retention)).await.expect("it has nothing to wait for");
+    assert!(!creating.is_finished(), "it waits for the broker that does not make its partition");
+
+    soon("an answer", client(&cluster, 2).await.admin().delete_topic("short-lived")).await.expect("deleted");
+    let refused = soon("the creation to end", creating).await.expect("no panic").expect_err("the topic is gone");
+    let message = refused.to_string();
+    assert!(message.contains("UNKNOWN_TOPIC") && message.contains("was deleted while"), "{message}");
 }
