@@ -21,6 +21,12 @@ pub const MESSAGE_BYTES_LIMIT: usize = SET_BYTES_LIMIT;
 pub const REQUEST_PROTO_BYTES_MAX: usize = 64 * KIB;
 /// A request's frame after its length field, in bytes; told in Hello. A larger one closes the connection.
 pub const FRAME_BYTES_MAX: usize = SET_BYTES_LIMIT + 12 + REQUEST_PROTO_BYTES_MAX;
+/// The protobuf message of an answer, in bytes; clients take no longer one. What would be longer is answered `TOO_LARGE`.
+pub const ANSWER_PROTO_BYTES_MAX: usize = 4 * MIB;
+/// Entries in one page of a list, whatever the request's limit is; the rest comes in further pages.
+pub const PAGE_ENTRIES_MAX: usize = 10_000;
+/// After so many bytes a page ends, with one entry at least.
+pub const PAGE_BYTES: usize = MIB;
 /// What one Fetch returns at most, in bytes, whatever it asks for: it gets this much and asks again.
 pub const FETCH_BYTES_MAX: usize = 4 * MIB;
 /// How long a Fetch may wait for data, at most; a longer wish is cut to this.
@@ -336,6 +342,11 @@ const _: () = assert!(
     REQUEST_PROTO_BYTES_MAX == corelane_proto::frame::REQUEST_PROTO_BYTES_MAX as usize,
     "requests are as long as clients are told that they may be"
 );
+const _: () = assert!(
+    ANSWER_PROTO_BYTES_MAX == corelane_proto::frame::PROTO_BYTES_MAX as usize,
+    "answers are as long as clients take them"
+);
+const _: () = assert!(2 * PAGE_BYTES <= ANSWER_PROTO_BYTES_MAX, "a page fits an answer, beside what is told with it");
 const _: () = assert!(UNFLUSHED_BYTES_MIN >= SET_BYTES_LIMIT + BLOCK_BYTES, "the write window holds the largest set");
 const _: () = assert!(
     UNFLUSHED_BYTES_MIN as u64 == corelane_log::limits::UNFLUSHED_BYTES_MIN,

@@ -231,7 +231,9 @@ async fn start(etcd: &Etcd, partitions: u32, brokers: usize) -> (Vec<Manager>, R
         let manager = Groups::new(store, keys.clone(), "cluster".to_owned(), GroupOptions::default());
         tokio::task::spawn_local(Rc::clone(&manager).run());
         let began = Instant::now();
-        while call::<_, pb::ListGroupsResponse>(&manager, Method::ListGroups, &pb::ListGroupsRequest {}).await.is_err()
+        while call::<_, pb::ListGroupsResponse>(&manager, Method::ListGroups, &pb::ListGroupsRequest::default())
+            .await
+            .is_err()
         {
             assert!(began.elapsed() < PATIENCE, "the manager lists nothing");
             tokio::time::sleep(Duration::from_millis(20)).await;

@@ -149,7 +149,7 @@ fn requests_may_arrive_in_any_pieces() {
         if random.u8(..) < 30 {
             // Request messages far larger than the receive buffer, too.
             let topics = (0..random.usize(..500)).map(|_| "t".repeat(random.usize(..100))).collect();
-            let request = pb::MetadataRequest { topics };
+            let request = pb::MetadataRequest { topics, ..Default::default() };
             encode_request(&mut stream, Method::Metadata, correlation, &request, 0);
             metadata += 1;
         } else {

@@ -57,9 +57,7 @@ impl Admin {
 
     /// All topics, by name.
     pub async fn list_topics(&self) -> Result<Vec<TopicInfo>, CallError> {
-        let request = pb::MetadataRequest { topics: Vec::new() };
-        let response: pb::MetadataResponse =
-            self.client.cluster.call(Method::Metadata, &request, Repeat::Always).await?;
+        let response = self.client.cluster.metadata(&[]).await?;
         let topics = response.topics.into_iter().map(|topic| self.info(Some(topic)));
         let mut topics = topics.collect::<Result<Vec<_>, _>>()?;
         topics.sort_by(|a, b| a.name.cmp(&b.name));

@@ -654,3 +654,31 @@ async fn a_refusal_for_good_ends_the_stream_and_settings_that_make_no_sense_are_
     assert!(client.group("g").topic("t").pattern("x").build().is_err());
     assert!(client.group("g").topic("t").lease(Duration::from_millis(1)).build().is_err());
 }
+
+#[tokio::test]
+async fn lists_that_come_in_pages_are_told_whole_and_by_name() {
+    for tells_pages_of_one in [false, true] {
+        let broker = FakeBroker::start().await;
+        for topic in ["t1", "t2", "t3"] {
+            broker.topic(topic, 2);
+        }
+        {
+            let mut state = broker.state();
+            state.tells_pages_of_one = tells_pages_of_one;
+            state.group.members = ["m1", "m2"].map(|id| (id.to_owned(), (Vec::new(), 1))).into();
+            let place = pb::Place { epoch: 1, position: 5 };
+            state.group.committed = [(1, 0), (1, 1), (2, 0)].map(|(id, p)| ((vec![id; 16], p), place)).into();
+        }
+        let client = broker.client().await;
+        let topics = client.admin().list_topics().await.unwrap();
+        assert_eq!(topics.iter().map(|topic| topic.name.as_str()).collect::<Vec<_>>(), ["t1", "t2", "t3"]);
+        let groups = client.admin().list_groups().await.unwrap();
+        assert_eq!(groups.iter().map(|group| group.group.as_str()).collect::<Vec<_>>(), ["a", "g", "z"]);
+        let group = client.admin().describe_group("g").await.unwrap();
+        assert_eq!(group.members.iter().map(|member| member.member_id.as_str()).collect::<Vec<_>>(), ["m1", "m2"]);
+        let partitions: Vec<(&str, u32)> =
+            group.partitions.iter().map(|partition| (partition.topic.as_str(), partition.partition)).collect();
+        assert_eq!(partitions, [("t253", 0), ("t254", 0), ("t254", 1)]);
+        broker.assert_no_complaints();
+    }
+}

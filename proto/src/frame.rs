@@ -150,7 +150,7 @@ impl FrameHeader {
 /// ```
 /// use corelane_proto::{frame::{self, FrameHeader, Method}, pb};
 /// let mut out = bytes::BytesMut::new();
-/// frame::encode_request(&mut out, Method::Metadata, 7, &pb::MetadataRequest { topics: vec!["t".into()] }, 0);
+/// frame::encode_request(&mut out, Method::Metadata, 7, &pb::MetadataRequest { topics: vec!["t".into()], ..Default::default() }, 0);
 /// let header = FrameHeader::decode(out[..16].try_into().unwrap(), 1024).unwrap();
 /// assert_eq!((header.correlation, Method::try_from(header.code)), (7, Ok(Method::Metadata)));
 /// assert_eq!(out.len(), 16 + header.proto_bytes as usize);

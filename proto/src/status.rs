@@ -94,7 +94,7 @@ const ROWS: [Row; 24] = [
     row(Status::OutOfRange, "OUT_OF_RANGE", Retry::No, false, "go on at a position between the start and the end that the error gives"),
     row(Status::InvalidMessage, "INVALID_MESSAGE", Retry::No, true, "correct the message that the error names; nothing of the set was appended"),
     row(Status::OutOfSequence, "OUT_OF_SEQUENCE", Retry::Here, false, "send the publish with the sequence number that the error names first"),
-    row(Status::TooLarge, "TOO_LARGE", Retry::No, true, "send less at once, or raise the topic's limit"),
+    row(Status::TooLarge, "TOO_LARGE", Retry::No, true, "send or ask for less at once, or raise the topic's limit"),
     row(Status::NoSpace, "NO_SPACE", Retry::Here, false, "make room on the broker's disk; publishing resumes by itself"),
     row(Status::ClosedForWrites, "CLOSED_FOR_WRITES", Retry::Here, false, "look at the broker's disk and log, then restart the broker"),
     row(Status::Busy, "BUSY", Retry::Here, false, "try again after a pause"),

@@ -308,8 +308,17 @@ pub trait Watch: 'static {
 
 /// Every entry of a prefix as of one revision, read page by page; begins again when that revision was forgotten meanwhile.
 pub async fn list<S: Store>(store: &S, prefix: &str) -> StoreResult<(Vec<Entry>, Revision)> {
+    list_first(store, &Range::prefix(prefix), usize::MAX).await
+}
+
+/// The same of the first entries of a range: so many at least, if it has them.
+pub async fn list_first<S: Store>(
+    store: &S,
+    wanted: &Range,
+    entries_wanted: usize,
+) -> StoreResult<(Vec<Entry>, Revision)> {
     'again: loop {
-        let mut range = Range::prefix(prefix);
+        let mut range = wanted.clone();
         let mut entries = Vec::new();
         loop {
             let page = match store.range(range.clone()).await {
@@ -319,7 +328,7 @@ pub async fn list<S: Store>(store: &S, prefix: &str) -> StoreResult<(Vec<Entry>,
             entries.extend(page.entries);
             let revision = range.at.unwrap_or(page.revision);
             match entries.last() {
-                Some(last) if page.more => {
+                Some(last) if page.more && entries.len() < entries_wanted => {
                     // The smallest key above `last`.
                     range.start = format!("{}\0", last.key);
                     range.at = Some(revision);

@@ -13,7 +13,7 @@ use prost::Message;
 
 use crate::figures::{RequestCounts, RequestTimes};
 use crate::io::env::ShardEnv;
-use crate::limits::SHARD_LONG_POLLS_MAX;
+use crate::limits::{ANSWER_PROTO_BYTES_MAX, SHARD_LONG_POLLS_MAX};
 use crate::messages::{Failure, IdMap, Metadata, PartitionKey, ToControl};
 
 /// A partition on this shard.
@@ -216,7 +216,26 @@ pub struct LogBytes {
 impl Reply {
     /// Success.
     pub fn ok(message: &impl Message) -> Self {
-        Self { status: Status::Ok, proto: message.encode_to_vec(), payload: None }
+        Self::of_bytes(message.encoded_len(), || message.encode_to_vec())
+    }
+
+    /// Success, with a message that is encoded already.
+    pub fn encoded(proto: Vec<u8>) -> Self {
+        Self::of_bytes(proto.len(), || proto)
+    }
+
+    /// A message above what any answer may have would end its connection: it is refused instead.
+    fn of_bytes(bytes: usize, proto: impl FnOnce() -> Vec<u8>) -> Self {
+        if bytes > ANSWER_PROTO_BYTES_MAX {
+            let message = format!(
+                "the answer would have {bytes} bytes, above the limit of {ANSWER_PROTO_BYTES_MAX}: ask for less at once; \
+                 a newer client asks for such lists in pages"
+            );
+            let mut failure = Failure::new(Status::TooLarge, message);
+            failure.error.limit = Some(ANSWER_PROTO_BYTES_MAX as u64);
+            return failure.into();
+        }
+        Self { status: Status::Ok, proto: proto(), payload: None }
     }
 
     /// Success, with bytes of the log.
@@ -249,5 +268,27 @@ impl<M: Message> From<Result<M, Failure>> for Reply {
             Ok(message) => Self::ok(&message),
             Err(failure) => failure.into(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use corelane_proto::pb;
+
+    use super::*;
+
+    #[test]
+    fn an_answer_that_no_client_would_take_is_refused_with_what_helps() {
+        // A field's tag and length take five bytes.
+        let metadata = |bytes| pb::MetadataResponse { cluster_id: "c".repeat(bytes - 5), ..Default::default() };
+        let (largest, larger) = (metadata(ANSWER_PROTO_BYTES_MAX), metadata(ANSWER_PROTO_BYTES_MAX + 1));
+        assert_eq!(Reply::ok(&largest).proto.len(), ANSWER_PROTO_BYTES_MAX);
+        for reply in [Reply::ok(&larger), Reply::encoded(larger.encode_to_vec())] {
+            assert_eq!(reply.status, Status::TooLarge);
+            let error = pb::Error::decode(&reply.proto[..]).expect("an error");
+            assert_eq!(error.limit, Some(ANSWER_PROTO_BYTES_MAX as u64));
+            assert!(error.message.contains("in pages"), "{}", error.message);
+        }
+        assert_eq!(Reply::encoded(largest.encode_to_vec()).status, Status::Ok);
     }
 }

@@ -3,7 +3,7 @@
 
 use std::rc::Rc;
 
-use corelane_proto::frame::{Method, Status};
+use corelane_proto::frame::Method;
 
 use super::context::{LongPolls, Reply, ShardContext};
 use super::stopping;
@@ -23,7 +23,7 @@ pub async fn call(context: Rc<ShardContext>, waits: LongPolls, method: Method, p
     // Not refused for their number, or members would be lost that are well: the control thread's calls are bounded.
     let _waiting = matches!(method, Method::Heartbeat | Method::Claim).then(|| context.count_long_poll(&waits));
     match ask_control(&context, |answer| ToControl::Group { method, proto, host, answer }).await {
-        Ok(proto) => Reply { status: Status::Ok, proto, payload: None },
+        Ok(proto) => Reply::encoded(proto),
         Err(failure) => failure.into(),
     }
 }

@@ -7,6 +7,7 @@ pub mod fetch;
 pub mod find;
 pub mod groups;
 mod locate;
+pub mod page;
 pub mod publish;
 pub mod topics;
 

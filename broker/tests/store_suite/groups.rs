@@ -35,6 +35,7 @@ pub(crate) async fn run_all<S: Store>(store: &S) {
             a_deleted_topic_takes_its_positions_along(store).await;
             positions_are_set_and_groups_deleted_only_without_members(store).await;
             a_position_of_an_epoch_that_never_was_is_refused(store).await;
+            lists_are_told_in_pages_to_whoever_asks_for_them(store).await;
             a_member_that_is_not_heard_of_loses_what_it_had(store).await;
             a_member_that_is_stuck_is_renewed_no_more(store).await;
         })
@@ -76,7 +77,7 @@ impl<S: Store> World<S> {
         for broker in 0..2 {
             world
                 .until("the view", async || {
-                    world.call(broker, Method::ListGroups, &pb::ListGroupsRequest {}).await.ok()
+                    world.call(broker, Method::ListGroups, &pb::ListGroupsRequest::default()).await.ok()
                 })
                 .await;
         }
@@ -160,7 +161,7 @@ impl<S: Store> World<S> {
     }
 
     async fn describe(&self, group: &str) -> Call<pb::DescribeGroupResponse> {
-        let request = pb::DescribeGroupRequest { group: group.to_owned() };
+        let request = pb::DescribeGroupRequest { group: group.to_owned(), ..Default::default() };
         let answer = self.call(0, Method::DescribeGroup, &request).await?;
         Ok(pb::DescribeGroupResponse::decode(&answer[..]).expect("a response"))
     }
@@ -485,7 +486,7 @@ async fn a_deleted_topic_takes_its_positions_along<S: Store>(store: &S) {
     assert_eq!(member.release(&owned, 7).await, Ok(pb::CommitResult::Lost), "it was released");
     world
         .until("the positions' end", async || {
-            let request = pb::CommittedRequest { group: "g".to_owned(), partitions: Vec::new() };
+            let request = pb::CommittedRequest { group: "g".to_owned(), ..Default::default() };
             let answer = world.call(1, Method::Committed, &request).await.ok()?;
             let left = pb::CommittedResponse::decode(&answer[..]).expect("a response").partitions;
             left.is_empty().then_some(())
@@ -539,6 +540,92 @@ async fn a_position_of_an_epoch_that_never_was_is_refused<S: Store>(store: &S) {
     let partition = pb::CommitPartition { topic_id: topic_id.to_vec(), partition: 0, place, ..Default::default() };
     let reset = pb::ResetGroupRequest { group: "g".to_owned(), partitions: vec![partition] };
     assert_eq!(world.call(1, Method::ResetGroup, &reset).await, Err(Status::InvalidRequest));
+}
+
+/// Page by page as the protocol has it, until there is no more; `take` notes what came and says how to go on.
+async fn pages<S: Store, Q: Message, R: Message + Default>(
+    world: &World<S>,
+    method: Method,
+    mut request: Q,
+    mut take: impl FnMut(&mut Q, R) -> bool,
+) {
+    loop {
+        let answer = world.call(0, method, &request).await.expect("a page");
+        if !take(&mut request, R::decode(&answer[..]).expect("a response")) {
+            return;
+        }
+    }
+}
+
+async fn lists_are_told_in_pages_to_whoever_asks_for_them<S: Store>(store: &S) {
+    let world = World::new(store, "pages").await;
+    let topics = [world.topic("t", 3).await, world.topic("u", 2).await];
+    let mut first = world.join(0, "g", &["t", "u"]).await;
+    let second = world.join(0, "g", &["t", "u"]).await;
+    for group in ["a", "z"] {
+        world.join(0, group, &["t"]).await;
+    }
+    world
+        .until("the groups", async || {
+            let answer = world.call(0, Method::ListGroups, &pb::ListGroupsRequest::default()).await.ok()?;
+            let listed = pb::ListGroupsResponse::decode(&answer[..]).expect("a response");
+            (listed.groups.len() == 3 && !listed.more).then_some(())
+        })
+        .await;
+    let mut names = Vec::new();
+    let request = pb::ListGroupsRequest { limit: 2, ..Default::default() };
+    pages(&world, Method::ListGroups, request, |request, page: pb::ListGroupsResponse| {
+        assert!((1..=2).contains(&page.groups.len()));
+        names.extend(page.groups.into_iter().map(|group| group.group));
+        request.after.clone_from(names.last().expect("some"));
+        page.more
+    })
+    .await;
+    assert_eq!(names, ["a", "g", "z"]);
+
+    // What is owned, what is committed and what is in the target are told together; the last two partitions have no owner.
+    second.leave().await.expect("left");
+    let target = first.until_target(5).await;
+    let owned = first.own(&target[..3]).await;
+    for one in &owned {
+        first.commit(one, 1, 7).await.expect("committed");
+    }
+    let owners = |group: &pb::DescribeGroupResponse| group.partitions.iter().filter(|p| !p.owner.is_empty()).count();
+    let all = world.until("the owners", async || world.describe("g").await.ok().filter(|g| owners(g) == 3)).await;
+    assert_eq!((all.members.len(), all.partitions.len(), all.more), (1, 5, false));
+    let key = |one: &pb::GroupPartition| (one.topic_id.clone(), one.partition);
+    let (mut members, mut partitions) = (Vec::new(), Vec::new());
+    let request = pb::DescribeGroupRequest { group: "g".to_owned(), limit: 2, ..Default::default() };
+    pages(&world, Method::DescribeGroup, request, |request, page: pb::DescribeGroupResponse| {
+        assert!((1..=2).contains(&(page.members.len() + page.partitions.len())));
+        assert_eq!(page.group, all.group, "with every page");
+        if let Some(last) = page.partitions.last() {
+            (request.after_topic_id, request.after_partition) = key(last);
+        } else if let Some(last) = page.members.last() {
+            request.after_member.clone_from(&last.member_id);
+        }
+        members.extend(page.members);
+        partitions.extend(page.partitions);
+        page.more
+    })
+    .await;
+    assert_eq!(members, all.members);
+    assert!(partitions.is_sorted_by_key(key));
+    partitions.sort_by_key(|one| (one.topic.clone(), one.partition));
+    assert_eq!(partitions, all.partitions);
+
+    let mut committed = Vec::new();
+    let request = pb::CommittedRequest { group: "g".to_owned(), limit: 2, ..Default::default() };
+    pages(&world, Method::Committed, request, |request, page: pb::CommittedResponse| {
+        committed.extend(page.partitions.iter().map(|one| (one.topic_id.clone(), one.partition)));
+        (request.after_topic_id, request.after_partition) = committed.last().cloned().expect("some");
+        page.more
+    })
+    .await;
+    let mut expected: Vec<(Vec<u8>, u32)> = owned.iter().map(|one| (one.topic_id.clone(), one.partition)).collect();
+    expected.sort();
+    assert_eq!(committed, expected);
+    assert!(topics.iter().all(|topic| partitions.iter().any(|one| one.topic_id == topic.0)));
 }
 
 async fn a_member_that_is_not_heard_of_loses_what_it_had<S: Store>(store: &S) {

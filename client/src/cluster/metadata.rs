@@ -147,7 +147,7 @@ mod tests {
     }
 
     fn answer(topics: Vec<pb::Topic>) -> pb::MetadataResponse {
-        pb::MetadataResponse { cluster_id: "c".into(), brokers: Vec::new(), topics }
+        pb::MetadataResponse { cluster_id: "c".into(), topics, ..Default::default() }
     }
 
     #[test]

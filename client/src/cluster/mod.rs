@@ -30,6 +30,9 @@ const METADATA_PATIENCE: Duration = Duration::from_secs(1);
 /// somebody to be told.
 const NO_SPACE_PATIENCE: Duration = Duration::from_secs(3);
 
+/// Entries of a long list that one answer tells; the next ones come with the next page.
+pub(crate) const PAGE_LIMIT: u32 = 2_000;
+
 /// Whether a call may be sent again when it is not known whether the first one was carried out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Repeat {
@@ -363,10 +366,23 @@ impl Cluster {
         if !topics.is_empty() && topics.iter().all(is_fresh) {
             return Ok(());
         }
-        let request = pb::MetadataRequest { topics: topics.to_vec() };
-        let answer: pb::MetadataResponse = self.call(Method::Metadata, &request, Repeat::Always).await?;
+        let answer = self.metadata(topics).await?;
         self.state().metadata.merge(answer, topics, Instant::now());
         Ok(())
+    }
+
+    /// Asks for these topics (none: all), page by page.
+    pub(crate) async fn metadata(&self, topics: &[String]) -> Result<pb::MetadataResponse, CallError> {
+        let mut request = pb::MetadataRequest { topics: topics.to_vec(), limit: PAGE_LIMIT, after: String::new() };
+        let mut told = Vec::new();
+        loop {
+            let mut answer: pb::MetadataResponse = self.call(Method::Metadata, &request, Repeat::Always).await?;
+            told.append(&mut answer.topics);
+            match told.last() {
+                Some(last) if answer.more && last.name > request.after => request.after.clone_from(&last.name),
+                _ => return Ok(pb::MetadataResponse { topics: told, ..answer }),
+            }
+        }
     }
 
     /// Remembers what a `NOT_HERE` said.

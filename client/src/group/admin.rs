@@ -7,8 +7,11 @@ use corelane_proto::pb;
 use super::Fence;
 use super::commits::PARTITIONS_MAX;
 use crate::admin::Admin;
-use crate::cluster::Repeat;
+use crate::cluster::{PAGE_LIMIT, Repeat};
 use crate::error::CallError;
+
+/// How often a group is described anew because its assignment changed between two pages of the answer.
+const DESCRIBED_ANEW_MAX: u32 = 3;
 
 /// A group at a glance.
 #[derive(Debug, Clone)]
@@ -94,10 +97,18 @@ pub struct NewPosition {
 impl Admin {
     /// All groups, by name.
     pub async fn list_groups(&self) -> Result<Vec<GroupSummary>, CallError> {
-        let request = pb::ListGroupsRequest {};
-        let response: pb::ListGroupsResponse =
-            self.client.cluster.call(Method::ListGroups, &request, Repeat::Always).await?;
-        Ok(response.groups.into_iter().map(GroupSummary::from_pb).collect())
+        let mut request = pb::ListGroupsRequest { limit: PAGE_LIMIT, after: String::new() };
+        let mut groups = Vec::new();
+        loop {
+            let response: pb::ListGroupsResponse =
+                self.client.cluster.call(Method::ListGroups, &request, Repeat::Always).await?;
+            let last = response.groups.last().map(|group| group.group.clone());
+            groups.extend(response.groups.into_iter().map(GroupSummary::from_pb));
+            match last {
+                Some(last) if response.more && last > request.after => request.after = last,
+                _ => return Ok(groups),
+            }
+        }
     }
 
     /// A group's members, and who owns which partition, and what is committed.
@@ -105,15 +116,46 @@ impl Admin {
     /// # Errors
     /// [`CallError::UnknownGroup`] when there is no such group.
     pub async fn describe_group(&self, group: &str) -> Result<GroupDescription, CallError> {
-        let request = pb::DescribeGroupRequest { group: group.to_owned() };
-        let response = self.client.cluster.call(Method::DescribeGroup, &request, Repeat::Always).await;
-        let response: pb::DescribeGroupResponse = named(group, response)?;
-        Ok(GroupDescription {
-            group: GroupSummary::from_pb(response.group.unwrap_or_default()),
-            members: response.members.into_iter().map(GroupMember::from_pb).collect(),
-            partitions: response.partitions.into_iter().filter_map(PartitionOfGroup::from_pb).collect(),
-            is_changing: response.target_is_due,
-        })
+        let mut tries = DESCRIBED_ANEW_MAX;
+        loop {
+            let (description, is_of_one_assignment) = self.describe_in_pages(group).await?;
+            if is_of_one_assignment || tries == 0 {
+                return Ok(description);
+            }
+            tries -= 1;
+        }
+    }
+
+    /// Each page is of its own moment; also returns whether all of them tell of the same assignment.
+    async fn describe_in_pages(&self, group: &str) -> Result<(GroupDescription, bool), CallError> {
+        let mut request = pb::DescribeGroupRequest {
+            group: group.to_owned(),
+            limit: PAGE_LIMIT,
+            ..pb::DescribeGroupRequest::default()
+        };
+        let (mut members, mut partitions, mut generations) = (Vec::new(), Vec::new(), Vec::new());
+        loop {
+            let response = self.client.cluster.call(Method::DescribeGroup, &request, Repeat::Always).await;
+            let response: pb::DescribeGroupResponse = named(group, response)?;
+            let before = request.clone();
+            if let Some(last) = response.partitions.last() {
+                request.after_topic_id.clone_from(&last.topic_id);
+                request.after_partition = last.partition;
+            } else if let Some(last) = response.members.last() {
+                request.after_member.clone_from(&last.member_id);
+            }
+            members.extend(response.members.into_iter().map(GroupMember::from_pb));
+            partitions.extend(response.partitions.into_iter().filter_map(PartitionOfGroup::from_pb));
+            let summary = GroupSummary::from_pb(response.group.unwrap_or_default());
+            generations.push(summary.generation);
+            if !response.more || request == before {
+                partitions.sort_by(|a, b| (&a.topic, a.partition).cmp(&(&b.topic, b.partition)));
+                let is_of_one_assignment = generations.iter().all(|generation| *generation == summary.generation);
+                let is_changing = response.target_is_due;
+                let description = GroupDescription { group: summary, members, partitions, is_changing };
+                return Ok((description, is_of_one_assignment));
+            }
+        }
     }
 
     /// Sets positions of a group that has no members.

@@ -121,6 +121,43 @@ impl State {
         }
     }
 
+    /// Three groups, of which only `g` is more than a name.
+    fn list(&self, request: &pb::ListGroupsRequest) -> pb::ListGroupsResponse {
+        let names = ["a", "g", "z"].into_iter().filter(|name| *name > request.after.as_str());
+        let mut groups: Vec<pb::GroupSummary> =
+            names.map(|name| pb::GroupSummary { group: name.to_owned(), ..Default::default() }).collect();
+        let more = self.tells_pages_of_one && request.limit > 0 && groups.len() > 1;
+        groups.truncate(if more { 1 } else { usize::MAX });
+        pb::ListGroupsResponse { groups, more }
+    }
+
+    fn describe(&self, request: &pb::DescribeGroupRequest) -> pb::DescribeGroupResponse {
+        let begins = request.after_topic_id.is_empty();
+        let after = (request.after_topic_id.clone(), request.after_partition);
+        let members = self.group.members.keys().filter(|id| begins && **id > request.after_member);
+        let mut members: Vec<pb::MemberDetail> =
+            members.map(|id| pb::MemberDetail { member_id: id.clone(), ..Default::default() }).collect();
+        let committed = self.group.committed.iter().filter(|(key, _)| begins || **key > after);
+        let mut partitions: Vec<pb::GroupPartition> = committed
+            .map(|((topic_id, partition), place)| pb::GroupPartition {
+                topic_id: topic_id.clone(),
+                // By name they stand the other way round than by id.
+                topic: format!("t{}", u8::MAX - topic_id[0]),
+                partition: *partition,
+                committed: Some(*place),
+                ..Default::default()
+            })
+            .collect();
+        let more = self.tells_pages_of_one && request.limit > 0 && members.len() + partitions.len() > 1;
+        if more {
+            members.truncate(1);
+            partitions.truncate(1 - members.len());
+        }
+        let generation = self.group.generation;
+        let group = Some(pb::GroupSummary { group: request.group.clone(), generation, ..Default::default() });
+        pb::DescribeGroupResponse { group, members, partitions, more, ..Default::default() }
+    }
+
     fn claim(&mut self, member_id: &str, asked: &[pb::TopicPartitions]) -> pb::ClaimResponse {
         let target = self.target(member_id);
         let mut partitions = Vec::new();
@@ -248,6 +285,10 @@ pub(crate) async fn answer(state: Arc<Mutex<State>>, changed: Arc<Notify>, metho
             state.lock().unwrap().group.expire(&request.member.unwrap().member_id);
             changed.notify_waiters();
             ok(&pb::LeaveGroupResponse {})
+        }
+        Method::ListGroups => ok(&state.lock().unwrap().list(&pb::ListGroupsRequest::decode(&proto[..]).unwrap())),
+        Method::DescribeGroup => {
+            ok(&state.lock().unwrap().describe(&pb::DescribeGroupRequest::decode(&proto[..]).unwrap()))
         }
         _ => refuse(Status::Unsupported, pb::Error::default()),
     }

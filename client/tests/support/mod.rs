@@ -129,6 +129,8 @@ pub(crate) struct State {
     brokers: Vec<(u32, String)>,
     /// Partitions that are on a broker that is down.
     pub(crate) down: Vec<u32>,
+    /// As if one entry of a list were as long as an answer may be.
+    pub(crate) tells_pages_of_one: bool,
 }
 
 #[derive(Clone)]
@@ -161,6 +163,7 @@ impl FakeBroker {
             group: groups::Group::new(),
             brokers: Vec::new(),
             down: Vec::new(),
+            tells_pages_of_one: false,
         }));
         Self::listen(address, 7, state, Arc::new(Notify::new())).await
     }
@@ -270,8 +273,7 @@ impl FakeBroker {
 }
 
 fn is_of_groups(method: Method) -> bool {
-    use Method::{Claim, Commit, Heartbeat, JoinGroup, LeaveGroup, Release};
-    matches!(method, JoinGroup | Heartbeat | LeaveGroup | Claim | Release | Commit)
+    (Method::JoinGroup..=Method::DeleteGroup).contains(&method)
 }
 
 struct Serving {
@@ -493,8 +495,11 @@ impl Serving {
                 })
                 .collect(),
         });
-        let topics = topics.collect();
-        ok(&pb::MetadataResponse { cluster_id: state.cluster_id.clone(), brokers, topics })
+        let mut topics: Vec<pb::Topic> = topics.filter(|topic| topic.name > request.after).collect();
+        topics.sort_by(|a, b| a.name.cmp(&b.name));
+        let more = state.tells_pages_of_one && request.limit > 0 && topics.len() > 1;
+        topics.truncate(if more { 1 } else { usize::MAX });
+        ok(&pb::MetadataResponse { cluster_id: state.cluster_id.clone(), brokers, topics, more })
     }
 
     /// The topic's name if partition, place and epoch are right.

@@ -149,6 +149,12 @@ pub struct MetadataRequest {
     /// empty: all
     #[prost(string, repeated, tag = "1")]
     pub topics: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// topics in one answer; 0: all
+    #[prost(uint32, tag = "2")]
+    pub limit: u32,
+    /// go on behind the topic of this name
+    #[prost(string, tag = "3")]
+    pub after: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct MetadataResponse {
@@ -156,9 +162,12 @@ pub struct MetadataResponse {
     pub cluster_id: ::prost::alloc::string::String,
     #[prost(message, repeated, tag = "2")]
     pub brokers: ::prost::alloc::vec::Vec<Broker>,
-    /// those asked for that exist
+    /// those asked for that exist, by name
     #[prost(message, repeated, tag = "3")]
     pub topics: ::prost::alloc::vec::Vec<Topic>,
+    /// ask again, after the last of these
+    #[prost(bool, tag = "4")]
+    pub more: bool,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CreateTopicRequest {
@@ -667,6 +676,14 @@ pub struct CommittedRequest {
     /// empty: everything that is committed
     #[prost(message, repeated, tag = "2")]
     pub partitions: ::prost::alloc::vec::Vec<TopicPartitions>,
+    /// partitions in one answer; 0: all
+    #[prost(uint32, tag = "3")]
+    pub limit: u32,
+    /// go on behind this partition; empty: begin with the first
+    #[prost(bytes = "vec", tag = "4")]
+    pub after_topic_id: ::prost::alloc::vec::Vec<u8>,
+    #[prost(uint32, tag = "5")]
+    pub after_partition: u32,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CommittedPartition {
@@ -685,9 +702,19 @@ pub struct CommittedResponse {
     /// those with a committed position, by topic id and number
     #[prost(message, repeated, tag = "1")]
     pub partitions: ::prost::alloc::vec::Vec<CommittedPartition>,
+    /// ask again, after the last of these
+    #[prost(bool, tag = "2")]
+    pub more: bool,
 }
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct ListGroupsRequest {}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ListGroupsRequest {
+    /// groups in one answer; 0: all
+    #[prost(uint32, tag = "1")]
+    pub limit: u32,
+    /// go on behind the group of this name
+    #[prost(string, tag = "2")]
+    pub after: ::prost::alloc::string::String,
+}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct GroupSummary {
     #[prost(string, tag = "1")]
@@ -708,11 +735,27 @@ pub struct ListGroupsResponse {
     /// by name
     #[prost(message, repeated, tag = "1")]
     pub groups: ::prost::alloc::vec::Vec<GroupSummary>,
+    /// ask again, after the last of these
+    #[prost(bool, tag = "2")]
+    pub more: bool,
 }
+/// In pages the members come first, then the partitions: go on after the last partition of an answer, or if it has none,
+/// after its last member.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct DescribeGroupRequest {
     #[prost(string, tag = "1")]
     pub group: ::prost::alloc::string::String,
+    /// members and partitions in one answer; 0: all
+    #[prost(uint32, tag = "2")]
+    pub limit: u32,
+    /// go on behind this member; or
+    #[prost(string, tag = "3")]
+    pub after_member: ::prost::alloc::string::String,
+    /// go on behind this partition, with no members; empty: begin with the first
+    #[prost(bytes = "vec", tag = "4")]
+    pub after_topic_id: ::prost::alloc::vec::Vec<u8>,
+    #[prost(uint32, tag = "5")]
+    pub after_partition: u32,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct MemberDetail {
@@ -757,12 +800,15 @@ pub struct DescribeGroupResponse {
     /// by id
     #[prost(message, repeated, tag = "2")]
     pub members: ::prost::alloc::vec::Vec<MemberDetail>,
-    /// every one that is in the target, owned or committed; by topic and number
+    /// Every one that is in the target, owned or committed; by topic and number, in pages by topic id and number.
     #[prost(message, repeated, tag = "3")]
     pub partitions: ::prost::alloc::vec::Vec<GroupPartition>,
     /// Members, topics or their partitions are other ones than the target was made from: the next one is due.
     #[prost(bool, tag = "4")]
     pub target_is_due: bool,
+    /// ask again, after the last partition, or if there is none, the last member of these
+    #[prost(bool, tag = "5")]
+    pub more: bool,
 }
 /// Sets positions of a group without members, at most 500 at once. GROUP_NOT_EMPTY: stop them first; nothing more is changed then.
 #[derive(Clone, PartialEq, ::prost::Message)]

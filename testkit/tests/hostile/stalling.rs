@@ -69,7 +69,8 @@ fn a_connection_on_which_nothing_happens_is_closed_and_one_that_waits_for_news_i
 }
 
 fn drip(mut stream: TcpStream, began: Instant) {
-    let bytes = frame(Method::Metadata, 1, &pb::MetadataRequest { topics: vec!["t".repeat(200)] }, &[]);
+    let bytes =
+        frame(Method::Metadata, 1, &pb::MetadataRequest { topics: vec!["t".repeat(200)], ..Default::default() }, &[]);
     for byte in bytes {
         if stream.write_all(&[byte]).is_err() {
             println!("a byte a second: {:?}", began.elapsed());

@@ -1,6 +1,7 @@
 //! Group calls but heartbeats and commits: each checks what the client sent, then does one thing in the registry.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound::{Excluded, Unbounded};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use corelane_proto::ids::{Epoch, Position, TopicId};
@@ -16,8 +17,10 @@ use crate::registry::groups::claims::{Basis, Claimed};
 use crate::registry::groups::members::{NewMember, check_group_name};
 use crate::registry::groups::subscription::Subscription;
 use crate::registry::groups::targets::Step;
+use crate::registry::groups::view::GroupState;
 use crate::registry::groups::{GroupError, Session, hex};
 use crate::registry::store::Store;
+use crate::service::page::Room;
 
 /// Two tries of one Claim call are at least so far apart.
 const CLAIM_PAUSE: Duration = Duration::from_millis(30);
@@ -37,6 +40,11 @@ pub(super) fn check_count(count: usize) -> Result<(), GroupError> {
         return Err(GroupError::TooMany { what: "partitions in one call", limit: PARTITIONS_A_CALL_MAX });
     }
     Ok(())
+}
+
+/// The last partition of the page before, if there was one.
+fn after_partition(topic: &[u8], partition: u32) -> Result<Option<PartitionId>, GroupError> {
+    if topic.is_empty() { Ok(None) } else { Ok(Some((topic_id(topic)?, partition))) }
 }
 
 fn flatten(topics: &[pb::TopicPartitions]) -> Result<Vec<PartitionId>, GroupError> {
@@ -202,8 +210,11 @@ impl<S: Store> Groups<S> {
     pub(super) async fn committed(&self, request: pb::CommittedRequest) -> Result<pb::CommittedResponse, GroupError> {
         check_group_name(&request.group)?;
         self.incarnation()?;
-        let wanted = flatten(&request.partitions)?;
-        let found = self.registry.committed(&request.group).await?;
+        let wanted: BTreeSet<PartitionId> = flatten(&request.partitions)?.into_iter().collect();
+        let after = after_partition(&request.after_topic_id, request.after_partition)?;
+        let mut room = Room::new(request.limit);
+        let positions_wanted = if wanted.is_empty() { room.entries_wanted() } else { usize::MAX };
+        let found = self.registry.committed(&request.group, after, positions_wanted).await?;
         let found = found.into_iter().filter(|(partition, _)| wanted.is_empty() || wanted.contains(partition));
         let partitions = found.map(|((topic, partition), offset)| pb::CommittedPartition {
             topic_id: topic.0.to_vec(),
@@ -211,14 +222,17 @@ impl<S: Store> Groups<S> {
             place: Some(place_of(&offset)),
             time_ms: offset.time_ms,
         });
-        Ok(pb::CommittedResponse { partitions: partitions.collect() })
+        let (partitions, more) = room.fill(partitions);
+        Ok(pb::CommittedResponse { partitions, more })
     }
 
-    pub(super) fn list(&self, _: pb::ListGroupsRequest) -> Result<pb::ListGroupsResponse, GroupError> {
+    pub(super) fn list(&self, request: pb::ListGroupsRequest) -> Result<pb::ListGroupsResponse, GroupError> {
         self.incarnation()?;
         let state = self.state.borrow();
-        let groups = state.view.groups.keys().filter_map(|group| state.summary(group));
-        Ok(pb::ListGroupsResponse { groups: groups.collect() })
+        // No group has an empty name, so that a request without one begins with the first.
+        let behind = state.view.groups.range::<str, _>((Excluded(request.after.as_str()), Unbounded));
+        let (groups, more) = Room::new(request.limit).fill(behind.filter_map(|(group, _)| state.summary(group)));
+        Ok(pb::ListGroupsResponse { groups, more })
     }
 
     pub(super) async fn describe(
@@ -227,10 +241,11 @@ impl<S: Store> Groups<S> {
     ) -> Result<pb::DescribeGroupResponse, GroupError> {
         check_group_name(&request.group)?;
         self.incarnation()?;
-        let committed: BTreeMap<PartitionId, OffsetRecord> =
-            self.registry.committed(&request.group).await?.into_iter().collect();
+        let after = after_partition(&request.after_topic_id, request.after_partition)?;
+        let positions_wanted = Room::new(request.limit).entries_wanted();
+        let committed = self.registry.committed(&request.group, after, positions_wanted).await?.into_iter().collect();
         let target_is_due = self.decide(&request.group) != Step::Nothing;
-        let described = self.state.borrow().describe(&request.group, &committed);
+        let described = self.state.borrow().describe(&request, after, &committed);
         let described = described.ok_or(GroupError::Unknown { group: request.group })?;
         Ok(pb::DescribeGroupResponse { target_is_due, ..described })
     }
@@ -303,44 +318,62 @@ impl State {
         })
     }
 
+    /// A page of a group: its members behind the last one told, then its partitions, or its partitions behind `after` only.
     fn describe(
         &self,
-        name: &str,
+        request: &pb::DescribeGroupRequest,
+        after: Option<PartitionId>,
         committed: &BTreeMap<PartitionId, OffsetRecord>,
     ) -> Option<pb::DescribeGroupResponse> {
-        let (group, summary) = (self.view.group(name)?, self.summary(name)?);
-        let members = group.members.iter().map(|(id, member)| pb::MemberDetail {
+        let (group, summary) = (self.view.group(&request.group)?, self.summary(&request.group)?);
+        let mut room = Room::new(request.limit);
+        let members = group.members.range::<str, _>((Excluded(request.after_member.as_str()), Unbounded));
+        let members = members.filter(|_| after.is_none()).map(|(id, member)| pb::MemberDetail {
             member_id: id.clone(),
             client_name: member.record.client.clone(),
             host: member.record.host.clone(),
             topics: member.record.topics.iter().map(|name| name.as_str().to_owned()).collect(),
             pattern: member.record.pattern.clone().unwrap_or_default(),
         });
-        let mut partitions: BTreeMap<PartitionId, pb::GroupPartition> = BTreeMap::new();
-        let named = group.target.keys().chain(group.owners.keys()).chain(committed.keys());
-        for partition in named {
-            let (topic, number) = *partition;
-            let name = self.topics.name_of(topic).map_or_else(String::new, |name| name.as_str().to_owned());
-            let owner = group.owners.get(partition);
-            let offset = committed.get(partition);
-            partitions.entry(*partition).or_insert_with(|| pb::GroupPartition {
-                topic_id: topic.0.to_vec(),
-                topic: name,
-                partition: number,
-                target: group.target.get(partition).cloned().unwrap_or_default(),
-                owner: owner.map_or_else(String::new, |owner| owner.record.member.clone()),
-                fence: owner.map(|owner| pb::Fence {
-                    incarnation: self.incarnation,
-                    number: owner.created,
-                    generation: owner.record.generation,
-                }),
-                committed: offset.map(place_of),
-                committed_at_ms: offset.map_or(0, |offset| offset.time_ms),
-            });
+        let (members, more_members) = room.fill(members);
+        let behind = (after.map_or(Unbounded, Excluded), Unbounded);
+        // Of each as many as may be told, and one more: those of lists that end earlier are not missed for it.
+        let wanted = room.entries_wanted();
+        let named: BTreeSet<&PartitionId> = (group.target.range(behind).map(|(id, _)| id).take(wanted))
+            .chain(group.owners.range(behind).map(|(id, _)| id).take(wanted))
+            .chain(committed.keys())
+            .collect();
+        let described = named.into_iter().map(|partition| self.describe_partition(group, *partition, committed));
+        let (mut partitions, more_partitions) = if more_members { (Vec::new(), true) } else { room.fill(described) };
+        if request.limit == 0 {
+            partitions.sort_by(|a, b| (&a.topic, a.partition).cmp(&(&b.topic, b.partition)));
         }
-        let mut partitions: Vec<pb::GroupPartition> = partitions.into_values().collect();
-        partitions.sort_by(|a, b| (&a.topic, a.partition).cmp(&(&b.topic, b.partition)));
-        let (group, members) = (Some(summary), members.collect());
-        Some(pb::DescribeGroupResponse { group, members, partitions, ..Default::default() })
+        let (group, more) = (Some(summary), more_members || more_partitions);
+        Some(pb::DescribeGroupResponse { group, members, partitions, more, ..Default::default() })
+    }
+
+    fn describe_partition(
+        &self,
+        group: &GroupState,
+        partition: PartitionId,
+        committed: &BTreeMap<PartitionId, OffsetRecord>,
+    ) -> pb::GroupPartition {
+        let (topic, number) = partition;
+        let owner = group.owners.get(&partition);
+        let offset = committed.get(&partition);
+        pb::GroupPartition {
+            topic_id: topic.0.to_vec(),
+            topic: self.topics.name_of(topic).map_or_else(String::new, |name| name.as_str().to_owned()),
+            partition: number,
+            target: group.target.get(&partition).cloned().unwrap_or_default(),
+            owner: owner.map_or_else(String::new, |owner| owner.record.member.clone()),
+            fence: owner.map(|owner| pb::Fence {
+                incarnation: self.incarnation,
+                number: owner.created,
+                generation: owner.record.generation,
+            }),
+            committed: offset.map(place_of),
+            committed_at_ms: offset.map_or(0, |offset| offset.time_ms),
+        }
     }
 }

@@ -8,7 +8,7 @@ use crate::registry::assignment::PartitionId;
 use crate::registry::group_records::{GroupRecord, OffsetRecord};
 use crate::registry::keys::Key;
 use crate::registry::records::{PartitionRecord, Record as _};
-use crate::registry::store::{Op, OpResult, Range, Store, StoreError, Test, Txn, list};
+use crate::registry::store::{Op, OpResult, Range, Store, StoreError, Test, Txn, list_first};
 
 /// Up to where a group has processed a partition.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,9 +24,19 @@ pub struct GroupPosition {
 }
 
 impl<S: Store> GroupStore<S> {
-    /// Every committed position of a group.
-    pub async fn committed(&self, group: &str) -> Result<Vec<(PartitionId, OffsetRecord)>, GroupError> {
-        let (entries, _) = list(&self.store, &self.keys.offsets_of(group)).await?;
+    /// Committed positions of a group by topic id and number: those behind a partition, so many at least if there are.
+    pub async fn committed(
+        &self,
+        group: &str,
+        after: Option<PartitionId>,
+        positions_wanted: usize,
+    ) -> Result<Vec<(PartitionId, OffsetRecord)>, GroupError> {
+        let mut range = Range::prefix(&self.keys.offsets_of(group));
+        if let Some((topic, partition)) = after {
+            // The smallest key above it.
+            range.start = format!("{}\0", self.keys.key(&Key::Offset(group.to_owned(), topic, partition)));
+        }
+        let (entries, _) = list_first(&self.store, &range, positions_wanted).await?;
         let mut positions = Vec::with_capacity(entries.len());
         for entry in entries {
             let Some(Key::Offset(_, topic, partition)) = self.keys.parse(&entry.key) else { continue };

@@ -194,7 +194,7 @@ impl<'a> Writer<'a> {
             Method::Hello => hello(0).encode_to_vec(),
             Method::Metadata => {
                 let topics = (0..self.random.usize(..3)).map(|_| name.clone()).collect();
-                pb::MetadataRequest { topics }.encode_to_vec()
+                pb::MetadataRequest { topics, ..Default::default() }.encode_to_vec()
             }
             Method::Publish => return self.publish(topic_id, partition, epoch),
             Method::Fetch => pb::FetchRequest {
