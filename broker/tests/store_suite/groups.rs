@@ -36,6 +36,7 @@ pub(crate) async fn run_all<S: Store>(store: &S) {
             positions_are_set_and_groups_deleted_only_without_members(store).await;
             a_position_of_an_epoch_that_never_was_is_refused(store).await;
             lists_are_told_in_pages_to_whoever_asks_for_them(store).await;
+            a_claim_says_each_partition_once(store).await;
             a_member_that_is_not_heard_of_loses_what_it_had(store).await;
             a_member_that_is_stuck_is_renewed_no_more(store).await;
         })
@@ -626,6 +627,15 @@ async fn lists_are_told_in_pages_to_whoever_asks_for_them<S: Store>(store: &S) {
     expected.sort();
     assert_eq!(committed, expected);
     assert!(topics.iter().all(|topic| partitions.iter().any(|one| one.topic_id == topic.0)));
+}
+
+async fn a_claim_says_each_partition_once<S: Store>(store: &S) {
+    let world = World::new(store, "twice").await;
+    world.topic("t", 1).await;
+    let mut member = world.join(0, "g", &["t"]).await;
+    let target = member.until_target(1).await;
+    assert_eq!(member.claim(&[target[0], target[0]], 0).await, Err(Status::InvalidRequest));
+    assert_eq!(member.own(&target).await.len(), 1, "nothing has happened");
 }
 
 async fn a_member_that_is_not_heard_of_loses_what_it_had<S: Store>(store: &S) {

@@ -47,6 +47,17 @@ fn after_partition(topic: &[u8], partition: u32) -> Result<Option<PartitionId>, 
     if topic.is_empty() { Ok(None) } else { Ok(Some((topic_id(topic)?, partition))) }
 }
 
+/// Whether no partition is named twice: a call says of each one thing.
+pub(super) fn check_distinct(partitions: impl Iterator<Item = PartitionId>) -> Result<(), GroupError> {
+    let mut named = BTreeSet::new();
+    for partition in partitions {
+        if !named.insert(partition) {
+            return Err(invalid("partitions", "a partition is named twice"));
+        }
+    }
+    Ok(())
+}
+
 fn flatten(topics: &[pb::TopicPartitions]) -> Result<Vec<PartitionId>, GroupError> {
     let mut partitions = Vec::new();
     for topic in topics {
@@ -151,6 +162,7 @@ impl<S: Store> Groups<S> {
     pub(super) async fn claim(&self, request: pb::ClaimRequest) -> Result<pb::ClaimResponse, GroupError> {
         let partitions = flatten(&request.partitions)?;
         check_count(partitions.len())?;
+        check_distinct(partitions.iter().copied())?;
         let session = self.session(request.member.as_ref()).await?;
         let wait = Duration::from_millis(request.max_wait_ms.into()).min(session.lease_life / 3);
         let until = self.now() + wait;

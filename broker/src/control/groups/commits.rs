@@ -14,7 +14,7 @@ use futures_util::stream;
 use tokio::sync::{Notify, oneshot};
 
 use super::Groups;
-use super::calls::{check_count, now_ms, topic_id};
+use super::calls::{check_count, check_distinct, now_ms, topic_id};
 use crate::limits::{
     COMMIT_TRIES_MAX, COMMIT_TXNS_AT_A_TIME, COMMIT_WINDOW_MAX, COMMIT_WINDOW_MIN, COMMITS_A_TXN, COMMITS_WAITING_MAX,
     POSITIONS_KNOWN_MAX,
@@ -123,11 +123,7 @@ impl<S: Store> Groups<S> {
         check_count(partitions.len())?;
         let commits: Vec<Option<Commit>> =
             partitions.iter().map(|one| commit_of(session, one, release)).collect::<Result<_, _>>()?;
-        let mut named = BTreeSet::new();
-        if !commits.iter().flatten().all(|commit| named.insert(commit.partition)) {
-            let message = "a partition is named twice".to_owned();
-            return Err(GroupError::Invalid { field: "partitions", message });
-        }
+        check_distinct(commits.iter().flatten().map(|commit| commit.partition))?;
         for commit in commits.iter().flatten() {
             self.check_epoch(commit).await?;
         }
