@@ -499,7 +499,7 @@ pub struct JoinGroupRequest {
     /// for whoever describes the group; at most 128 bytes
     #[prost(string, tag = "4")]
     pub client_name: ::prost::alloc::string::String,
-    /// how long the member counts as alive after its last heartbeat; 0: 10 s; 1 s to 5 min
+    /// how long the member counts as alive after its last heartbeat; 0: 10 s; 1 s to 1 min
     #[prost(uint32, tag = "5")]
     pub lease_ms: u32,
     /// how long it may hold one message; 0: 5 min
