@@ -66,9 +66,7 @@ impl Admin {
 
     /// All topics as a broker sees them: of its own partitions it knows whether it serves them.
     pub async fn list_topics_of(&self, broker_id: u32) -> Result<Vec<TopicInfo>, CallError> {
-        let request = pb::MetadataRequest { topics: Vec::new() };
-        let response: pb::MetadataResponse =
-            self.client.cluster.call_broker(broker_id, Method::Metadata, &request).await?;
+        let response = self.client.cluster.metadata_of(broker_id).await?;
         response.topics.into_iter().map(|topic| self.info(Some(topic))).collect()
     }
 

@@ -373,10 +373,26 @@ impl Cluster {
 
     /// Asks for these topics (none: all), page by page.
     pub(crate) async fn metadata(&self, topics: &[String]) -> Result<pb::MetadataResponse, CallError> {
+        self.pages_of_metadata(None, topics).await
+    }
+
+    /// Asks this broker for all topics. Not repeated.
+    pub(crate) async fn metadata_of(&self, broker_id: u32) -> Result<pb::MetadataResponse, CallError> {
+        self.pages_of_metadata(Some(broker_id), &[]).await
+    }
+
+    async fn pages_of_metadata(
+        &self,
+        broker_id: Option<u32>,
+        topics: &[String],
+    ) -> Result<pb::MetadataResponse, CallError> {
         let mut request = pb::MetadataRequest { topics: topics.to_vec(), limit: PAGE_LIMIT, after: String::new() };
         let mut told = Vec::new();
         loop {
-            let mut answer: pb::MetadataResponse = self.call(Method::Metadata, &request, Repeat::Always).await?;
+            let mut answer: pb::MetadataResponse = match broker_id {
+                None => self.call(Method::Metadata, &request, Repeat::Always).await?,
+                Some(broker_id) => self.call_broker(broker_id, Method::Metadata, &request).await?,
+            };
             told.append(&mut answer.topics);
             match told.last() {
                 Some(last) if answer.more && last.name > request.after => request.after.clone_from(&last.name),
