@@ -162,7 +162,7 @@ mod tests {
         }
         for id in running {
             let (uuid, instance) = (format!("u{id}"), format!("i{id}"));
-            view.alive.insert(*id, AliveRecord { instance, uuid, started_ms: 0, partitions: 0 });
+            view.alive.insert(*id, AliveRecord { instance, uuid, started_ms: 0, partitions: 0, leaving: false });
         }
         view
     }

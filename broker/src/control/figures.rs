@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use corelane_proto::pb;
 
-use super::Control;
+use super::{Control, others};
 use crate::figures::{PartitionFigures, ShardFigures};
 use crate::messages::{PartitionKey, ToShard};
 use crate::registry::groups::admin::GroupPosition;
@@ -87,7 +87,11 @@ impl<S: Store> Control<S> {
     fn readiness_by(&self, shards: &[ShardFigures]) -> Readiness {
         let standing = self.standing.borrow();
         let away = standing.away.iter().map(|reason| format!("the registry is not used now: {reason}"));
-        let warnings = away.chain(standing.warnings.iter().cloned()).collect();
+        let mut warnings: Vec<String> = away.chain(standing.warnings.iter().cloned()).collect();
+        // Who runs is not known while the registry does not say.
+        if standing.away.is_none() {
+            warnings.extend(others::missing(&self.broker_figures(), self.broker_id));
+        }
         let mut reasons: Vec<String> = standing.displaced.iter().cloned().collect();
         for shard in 0..self.shards.len() as u32 {
             if !shards.iter().any(|figures| figures.shard == shard) {

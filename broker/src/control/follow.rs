@@ -61,6 +61,7 @@ impl<S: Store> Control<S> {
 
     /// Takes over what the registry says.
     fn believe(&self, view: &View) {
+        self.note_passages(view);
         self.view.borrow_mut().clone_from(view);
         if let Some(seen) = &mut self.standing.borrow_mut().seen {
             seen.revision = seen.revision.max(view.revision);

@@ -305,8 +305,8 @@ mod tests {
             };
             view.brokers.insert(id, record);
         }
-        view.alive
-            .insert(1, AliveRecord { instance: "i".to_owned(), uuid: "u".to_owned(), started_ms: 0, partitions: 0 });
+        let (instance, uuid) = ("i".to_owned(), "u".to_owned());
+        view.alive.insert(1, AliveRecord { instance, uuid, started_ms: 0, partitions: 0, leaving: false });
         view
     }
 

@@ -40,6 +40,7 @@ impl<S: Store> Member<S> {
             uuid: self.record.uuid.clone(),
             started_ms: self.started_ms,
             partitions,
+            leaving: false,
         };
         let lease = self.membership.announce(&self.record, &alive, self.life).await?;
         self.lease.set(lease);
@@ -49,7 +50,7 @@ impl<S: Store> Member<S> {
     /// Ends the lease, at an orderly stop.
     pub(super) async fn leave(&self) {
         let Some(lease) = self.lease.take() else { return };
-        if let Err(error) = self.membership.revoke(lease).await {
+        if let Err(error) = self.membership.depart(&self.record.instance, lease).await {
             tracing::warn!(%error, "the registry was not told of the stop");
         }
     }

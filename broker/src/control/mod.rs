@@ -12,6 +12,7 @@ mod hosted;
 mod means;
 mod member;
 mod open;
+mod others;
 mod remembered;
 mod run;
 mod standing;

@@ -369,7 +369,27 @@ impl<S: Store> Membership<S> {
         if self.store.commit(txn).await?.succeeded { Ok(known) } else { Err(IdentityError::Runs { broker_id }) }
     }
 
-    /// Says that this broker runs no more.
+    /// Says that this broker stops, then that it runs no more: whoever sees its entry go knows why.
+    pub async fn depart(&self, instance: &str, lease: LeaseId) -> StoreResult<()> {
+        // The word is for the others' logs: they must not wait for the end of the lease because of it.
+        let _ = self.say_leaving(instance, lease).await;
+        self.revoke(lease).await
+    }
+
+    async fn say_leaving(&self, instance: &str, lease: LeaseId) -> StoreResult<()> {
+        let key = self.keys.key(&Key::Alive(self.broker_id));
+        let Some(entry) = self.store.get(&key).await? else { return Ok(()) };
+        if let Ok(alive) = AliveRecord::from_bytes(&entry.value)
+            && alive.instance == instance
+        {
+            let value = AliveRecord { leaving: true, ..alive }.to_bytes();
+            let put = Op::Put { key: key.clone(), value, lease: Some(lease) };
+            self.store.commit(Txn::new().when(&key, Test::Modified(entry.mod_revision)).then(put)).await?;
+        }
+        Ok(())
+    }
+
+    /// Ends this broker's lease.
     pub async fn revoke(&self, lease: LeaseId) -> StoreResult<()> {
         match self.store.revoke(lease).await {
             Err(StoreError::LeaseGone) => Ok(()),

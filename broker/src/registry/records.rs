@@ -81,6 +81,9 @@ pub struct AliveRecord {
     pub started_ms: i64,
     /// How many partitions lie on it.
     pub partitions: u32,
+    /// It stops in order: whoever sees this entry go knows that no lease has ended.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub leaving: bool,
 }
 
 /// `topics/<name>`: its presence is what makes a topic exist.
@@ -111,6 +114,11 @@ pub struct CreatingRecord {
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
+fn is_false(flag: &bool) -> bool {
+    !*flag
+}
+
 fn is_zero(number: &u32) -> bool {
     *number == 0
 }
@@ -245,7 +253,13 @@ pub(super) mod tests {
     #[test]
     fn alive_records_are_pinned() {
         round_trip(
-            &AliveRecord { instance: "i".to_owned(), uuid: "u".to_owned(), started_ms: 5, partitions: 7 },
+            &AliveRecord {
+                instance: "i".to_owned(),
+                uuid: "u".to_owned(),
+                started_ms: 5,
+                partitions: 7,
+                leaving: false,
+            },
             r#"{"instance":"i","uuid":"u","started_ms":5,"partitions":7}"#,
         );
     }

@@ -28,6 +28,8 @@ pub struct View {
     pub brokers: BTreeMap<u32, BrokerRecord>,
     /// Brokers that run.
     pub alive: BTreeMap<u32, AliveRecord>,
+    /// Brokers that were seen to go and do not run since, and whether they stopped in order. It is in no record.
+    pub gone: BTreeMap<u32, bool>,
     /// Topics by name.
     pub topics: BTreeMap<TopicName, Versioned<TopicRecord>>,
     /// Tombstones.
@@ -82,7 +84,10 @@ impl View {
         let revision = entry.mod_revision;
         match keys.parse(&entry.key) {
             Some(Key::Broker(id)) => insert(&mut self.brokers, id, entry, |record| record),
-            Some(Key::Alive(id)) => insert(&mut self.alive, id, entry, |record| record),
+            Some(Key::Alive(id)) => {
+                self.gone.remove(&id);
+                insert(&mut self.alive, id, entry, |record| record);
+            }
             Some(Key::Topic(name)) => insert(&mut self.topics, name, entry, |record| Versioned { record, revision }),
             Some(Key::Deleted(id)) => insert(&mut self.deleted, id, entry, |record| record),
             Some(Key::Partition(id, partition)) => {
@@ -97,7 +102,11 @@ impl View {
     fn delete(&mut self, key: Option<Key>) {
         match key {
             Some(Key::Broker(id)) => drop(self.brokers.remove(&id)),
-            Some(Key::Alive(id)) => drop(self.alive.remove(&id)),
+            Some(Key::Alive(id)) => {
+                if let Some(record) = self.alive.remove(&id) {
+                    self.gone.insert(id, record.leaving);
+                }
+            }
             Some(Key::Topic(name)) => drop(self.topics.remove(&name)),
             Some(Key::Deleted(id)) => drop(self.deleted.remove(&id)),
             Some(Key::Partition(id, partition)) => {

@@ -64,8 +64,13 @@ async fn a_broker_number_stands_for_one_directory_that_is_not_behind<S: Store>(s
 async fn an_entry_among_those_that_run_tells_how_many_partitions_there_are_now<S: Store>(store: &S, keys: &Keys) {
     let broker = membership(store, keys);
     let start = broker_record("u1", 1, "i1");
-    let entry =
-        |partitions| AliveRecord { instance: "i1".to_owned(), uuid: "u1".to_owned(), started_ms: 5, partitions };
+    let entry = |partitions| AliveRecord {
+        instance: "i1".to_owned(),
+        uuid: "u1".to_owned(),
+        started_ms: 5,
+        partitions,
+        leaving: false,
+    };
     broker.register(&start).await.expect("registered");
     assert!(!broker.keep_place(&start, 0).await.expect("looked"), "it has not said that it runs");
     let life = Duration::from_hours(1);
@@ -91,6 +96,7 @@ async fn a_restart_takes_its_own_lease_over_and_no_others<S: Store>(store: &S, k
         uuid: uuid.to_owned(),
         started_ms: 0,
         partitions: 0,
+        leaving: false,
     };
     let life = Duration::from_hours(1);
     let (start_1, start_2) = (broker_record("u1", 1, "i1"), broker_record("u1", 2, "i2"));

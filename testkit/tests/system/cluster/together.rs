@@ -76,6 +76,16 @@ async fn a_broker_that_is_down_makes_only_its_own_partitions_unavailable() {
     let told = client(&cluster, other).await;
     eventually("the others to notice", async || states(&told, "views").await[0] == PartitionState::Unknown).await;
     assert_eq!(states(&told, "views").await[1..], [PartitionState::Serving; 2]);
+    let says = |line: &str| {
+        let count = cluster.broker(other).log().matches(line).count();
+        assert!(count <= 1, "{line} is said {count} times");
+        count == 1
+    };
+    assert!(says(&format!("broker {down} is not known to run any more: its lease has ended")));
+    let ready = http_get(cluster.broker(other).http_addr(), "/health/ready", PATIENCE).expect("the page answers");
+    let warning = format!("warning: broker {down}, which holds 1 partition, is not known to run");
+    assert!(ready.status == 200 && ready.body.contains(&warning), "{}", ready.body);
+    assert!(!says(&format!("broker {down} runs")));
     assert_eq!(places(&told, "views").await[0], down, "its partitions stay its own");
     for partition in [1, 2] {
         assert!(publishes_to(&told, "views", partition).await);
@@ -93,6 +103,18 @@ async fn a_broker_that_is_down_makes_only_its_own_partitions_unavailable() {
     });
     cluster.broker_mut(down).restart();
     wait_until("the last one to confirm", PATIENCE, || cluster.etcd().keys(&cluster.key("deleted/")).is_empty());
+    for (line, stop) in [("runs again", true), ("has stopped", false)] {
+        let line = format!("broker {down} {line}");
+        wait_until(&line, PATIENCE, || cluster.broker(other).log().contains(&line));
+        if stop {
+            cluster.broker_mut(down).stop();
+        }
+    }
+    assert_eq!(
+        cluster.broker(other).log().matches("its lease has ended").count(),
+        1,
+        "of an orderly stop no lease ends"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
