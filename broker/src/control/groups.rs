@@ -11,6 +11,7 @@ mod commits;
 mod figures;
 mod follow;
 mod heartbeat;
+mod passages;
 mod schedule;
 mod sessions;
 

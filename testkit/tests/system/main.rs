@@ -12,6 +12,7 @@ mod faults;
 mod flush;
 mod hostile;
 mod lifecycle;
+mod members;
 mod memory;
 mod operations;
 mod places;

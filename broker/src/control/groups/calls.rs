@@ -149,6 +149,7 @@ impl<S: Store> Groups<S> {
 
     pub(super) async fn leave(&self, request: pb::LeaveGroupRequest) -> Result<pb::LeaveGroupResponse, GroupError> {
         let session = self.session(request.member.as_ref()).await?;
+        self.sessions.note_leaving(&session);
         let left = self.registry.leave(&session).await;
         self.sessions.remove(&session);
         if left.is_ok() {

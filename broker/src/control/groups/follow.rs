@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use super::Groups;
+use super::{Groups, passages};
 use crate::registry::groups::GroupError;
 use crate::registry::groups::view::{GroupsView, TopicsView};
 use crate::registry::keys::Key;
@@ -102,6 +102,9 @@ impl<S: Store> Groups<S> {
         if !state.is_listed || std::mem::take(&mut state.has_missed) || state.incarnation != incarnation {
             state.overdue.restart(self.now());
         }
+        if !state.is_lost && state.incarnation == incarnation {
+            self.say_gone(&passages::gone_between(&state.view, &groups));
+        }
         if state.is_lost || (state.incarnation != 0 && state.incarnation != incarnation) {
             tracing::warn!(
                 incarnation,
@@ -117,6 +120,7 @@ impl<S: Store> Groups<S> {
         (state.view, state.topics, state.is_listed) = (groups, topics, true);
         state.unlooked.extend(names);
         state.wake_all();
+        self.schedule.note_reason(state.view.groups.keys(), passages::LISTED);
         self.schedule.consider(state.view.groups.keys(), self.now());
     }
 
@@ -156,6 +160,7 @@ impl<S: Store> Groups<S> {
     fn take_topics(&self, changes: Changes) {
         let mut state = self.state.borrow_mut();
         state.topics.apply(&self.registry.keys, changes);
+        self.schedule.note_reason(state.view.groups.keys(), passages::TOPICS);
         self.schedule.consider(state.view.groups.keys(), self.now());
     }
 
@@ -163,6 +168,10 @@ impl<S: Store> Groups<S> {
         let mut state = self.state.borrow_mut();
         if state.view.goes_back(&self.registry.keys, &changes.changes) {
             return Err(StoreError::WentBack.into());
+        }
+        self.say_gone(&passages::gone(&self.registry.keys, &state.view, &changes.changes));
+        for (group, reasons) in passages::reasons(&self.registry.keys, &state.view, &changes.changes) {
+            reasons.into_iter().for_each(|reason| self.schedule.note_reason(std::iter::once(&group), reason));
         }
         let touched = state.view.apply(&self.registry.keys, changes.changes, changes.revision);
         for group in &touched.owners {

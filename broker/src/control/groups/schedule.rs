@@ -38,6 +38,8 @@ struct Timing {
     due: Option<Duration>,
     /// The targets that this broker made last.
     made: Option<Made>,
+    /// What has changed since it was last found in order, for the log.
+    reasons: BTreeSet<&'static str>,
 }
 
 /// Targets that this broker made from the same inputs, and that others replaced.
@@ -98,6 +100,21 @@ impl Schedule {
             timings.entry(group.clone()).or_default().change(now, courtesy);
         }
         self.changed.notify_one();
+    }
+
+    /// Why these may need a target.
+    pub(super) fn note_reason<'g>(&self, groups: impl Iterator<Item = &'g String>, reason: &'static str) {
+        let mut timings = self.groups.borrow_mut();
+        for group in groups {
+            timings.entry(group.clone()).or_default().reasons.insert(reason);
+        }
+    }
+
+    /// Why this one needed the target that it has now.
+    fn take_reasons(&self, group: &str) -> String {
+        let mut timings = self.groups.borrow_mut();
+        let reasons = timings.get_mut(group).map(|timing| std::mem::take(&mut timing.reasons));
+        reasons.unwrap_or_default().into_iter().collect::<Vec<_>>().join(", ")
     }
 
     /// Somebody wrote their targets.
@@ -186,6 +203,7 @@ impl<S: Store> Groups<S> {
     /// Writes the group's next target, if one is due by what was seen and by the topics as they are now.
     async fn retarget(&self, group: &str) -> Result<(), GroupError> {
         if self.decide(group) == Step::Nothing {
+            self.schedule.take_reasons(group);
             return Ok(());
         }
         // Seen after the group was, so that no topic that it knows of can be missing by mistake.
@@ -223,7 +241,8 @@ impl<S: Store> Groups<S> {
                 }
                 if self.registry.write_target(group, *next).await? {
                     self.schedule.note_made(group, &inputs);
-                    tracing::info!(group, generation, partitions, "the group has a new target");
+                    let reason = self.schedule.take_reasons(group);
+                    tracing::info!(group, generation, partitions, reason, "the group has a new target");
                 } else {
                     // Another one was written, which the view is about to show.
                     self.schedule.retry(group, self.now() + TARGET_INTERVAL_MIN);

@@ -11,12 +11,14 @@ use super::Groups;
 use crate::limits::SESSIONS_KNOWN_MAX;
 use crate::registry::groups::view::GroupsView;
 use crate::registry::groups::{Attachment, DISPLACED, GroupError, Session, WRONG_SECRET, hash};
-use crate::registry::store::Store;
+use crate::registry::store::{Revision, Store};
 
 /// By group and member.
 #[derive(Default)]
 pub(super) struct Sessions {
     known: RefCell<HashMap<String, HashMap<String, Rc<Session>>>>,
+    /// Those whose leave is under way, by group and member: their keys go in order.
+    leaving: RefCell<BTreeSet<(String, String)>>,
 }
 
 impl Sessions {
@@ -35,7 +37,19 @@ impl Sessions {
         session
     }
 
+    /// Whether a member whose key was written last at this revision attached here, and does not leave.
+    pub(super) fn is_here(&self, group: &str, member: &str, attached: Revision) -> bool {
+        let is_leaving = self.leaving.borrow().contains(&(group.to_owned(), member.to_owned()));
+        !is_leaving && self.get(group, member).is_some_and(|session| session.attachment.revision == attached)
+    }
+
+    /// It is about to leave; [`remove`](Self::remove) follows.
+    pub(super) fn note_leaving(&self, session: &Session) {
+        self.leaving.borrow_mut().insert((session.group.clone(), session.member.clone()));
+    }
+
     pub(super) fn remove(&self, session: &Session) {
+        self.leaving.borrow_mut().remove(&(session.group.clone(), session.member.clone()));
         if let Some(members) = self.known.borrow_mut().get_mut(&session.group) {
             members.remove(&session.member);
         }
