@@ -48,7 +48,7 @@ impl<S: Store> Control<S> {
                 warnings: standing.warnings.len() as u64,
             },
             process: ProcessFigures::read(&self.config.data),
-            directories_set_aside: self.directories_set_aside.get(),
+            directories_set_aside: self.directories_set_aside().0,
             checkpoints_unreadable: self.floors.unreadable.len() as u64,
             silent_shards: (self.shards.len() - shards.len()) as u64,
             shard_queues,
@@ -92,6 +92,7 @@ impl<S: Store> Control<S> {
         if standing.away.is_none() {
             warnings.extend(others::missing(&self.broker_figures(), self.broker_id));
         }
+        warnings.extend(self.directories_set_aside().1);
         let mut reasons: Vec<String> = standing.displaced.iter().cloned().collect();
         for shard in 0..self.shards.len() as u32 {
             if !shards.iter().any(|figures| figures.shard == shard) {

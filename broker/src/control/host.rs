@@ -41,6 +41,7 @@ impl<S: Store> Control<S> {
         if self.reconcile_once().await {
             self.reconcile_once().await;
         }
+        self.name_strangers();
     }
 
     async fn reconcile_once(&self) -> bool {
@@ -133,6 +134,7 @@ impl<S: Store> Control<S> {
             // Should the registry know it again, it is opened again.
             let Some(topic) = self.hosted.borrow_mut().remove(&topic_id) else { return };
             tracing::error!(topic = %topic.name, %topic_id, "{reason}");
+            self.note_forgotten(topic_id, &topic.name);
             topic.partitions.into_keys().collect()
         };
         for partition in partitions {
@@ -157,7 +159,10 @@ impl<S: Store> Control<S> {
         let (data, deleted) = (self.config.data.clone(), name.clone());
         let removed = blocking(move || disk::delete_topic(&data, &deleted, topic_id)).await;
         let confirmed = match removed {
-            Ok(()) => self.topics.confirm_deleted(topic_id, self.broker_id).await.map_err(|error| error.to_string()),
+            Ok(()) => {
+                self.note_deleted(topic_id);
+                self.topics.confirm_deleted(topic_id, self.broker_id).await.map_err(|error| error.to_string())
+            }
             Err(error) => Err(error.to_string()),
         };
         match confirmed {

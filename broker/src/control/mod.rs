@@ -3,6 +3,7 @@
 
 mod brokers;
 mod calls;
+mod directories;
 mod disk;
 mod figures;
 mod follow;
@@ -20,7 +21,7 @@ mod start;
 pub mod tool;
 pub mod topic_config;
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
@@ -41,6 +42,7 @@ use crate::registry::keys::Keys;
 use crate::registry::store::Store;
 use crate::registry::topics::Topics;
 use crate::registry::view::View;
+use directories::Directories;
 use groups::Groups;
 use hosted::Hosted;
 use standing::Standing;
@@ -63,8 +65,8 @@ pub(crate) struct Control<S: Store> {
     was_clean: bool,
     /// The largest write window that the data directory has ever seen, in bytes.
     window_max_ever: u64,
-    /// Topics' directories that the start found and that are none of the registry's topics.
-    directories_set_aside: Cell<u64>,
+    /// The topics' directories on its disk.
+    directories: RefCell<Directories>,
     view: RefCell<View>,
     hosted: RefCell<Hosted>,
     metadata: watch::Sender<Arc<Metadata>>,

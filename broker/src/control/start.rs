@@ -1,7 +1,7 @@
 //! From a configuration to a broker that serves: each step in the order that keeps data safe, each failure one line with
 //! cause and remedy.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -134,7 +134,7 @@ impl<S: Store> Starting<S> {
             was_clean: floors.was_clean(starts_before),
             floors,
             window_max_ever: identity.window_max_ever,
-            directories_set_aside: Cell::default(),
+            directories: RefCell::default(),
             view: RefCell::default(),
             hosted: RefCell::default(),
             metadata: watch::Sender::new(Arc::new(Metadata::default())),
@@ -149,9 +149,7 @@ impl<S: Store> Starting<S> {
             Ok(follower) => follower,
             Err(error) => return Err(abort(shards, error).await),
         };
-        if follower.is_some() {
-            name_strangers(&control, &dir);
-        }
+        control.find_directories(&dir);
         control.remove_deleted();
         control.reconcile().await;
         let http = match http.map(TcpListener::from_std).transpose() {
@@ -326,34 +324,6 @@ async fn abort(shards: Shards, error: StartError) -> StartError {
     // The first cause is the one to tell.
     let _ = tokio::task::spawn_blocking(move || shards.join()).await;
     error
-}
-
-/// Directories that look like topics' and are none that the registry knows: kept, not served, named.
-fn name_strangers<S: Store>(control: &Control<S>, dir: &DataDir<BlockingDisk>) {
-    let found = match blocking::run(dir.topics()) {
-        Ok(found) => found,
-        Err(error) => return tracing::error!(%error, "the topics' directories could not be listed"),
-    };
-    let set_aside = || control.directories_set_aside.set(control.directories_set_aside.get() + 1);
-    let view = control.view.borrow();
-    for topic in found {
-        let path = topic.path.display();
-        match topic.identity {
-            Err(error) => {
-                set_aside();
-                tracing::error!(%path, %error, "a directory is set aside: kept, not served");
-            }
-            Ok(identity) => {
-                let is_known =
-                    view.name_of(identity.topic_id).is_some() || view.deleted.contains_key(&identity.topic_id);
-                if !is_known {
-                    set_aside();
-                    let (name, topic_id) = (&identity.name, identity.topic_id);
-                    tracing::error!(%path, %name, %topic_id, "the registry does not know this topic: its directory is set aside, kept, not served");
-                }
-            }
-        }
-    }
 }
 
 fn say_ready<S: Store>(control: &Control<S>, listen: SocketAddr, http: Option<&TcpListener>) {

@@ -30,7 +30,7 @@ pub struct Snapshot {
     pub registry: RegistryFigures,
     /// The process, and the disk under its data.
     pub process: ProcessFigures,
-    /// Topics' directories that are kept and not served, as the start found them.
+    /// Topics' directories that are kept and not served.
     pub directories_set_aside: u64,
     /// Checkpoints that the start could not read.
     pub checkpoints_unreadable: u64,

@@ -1,6 +1,6 @@
 //! What happens to a registry as a whole: emptied, put back to an earlier state, made anew, moved.
 
-use corelane_testkit::{Broker, BrokerOptions, Cluster, Finished, run, run_with_input, wait_until};
+use corelane_testkit::{Broker, BrokerOptions, Cluster, Finished, http_get, run, run_with_input, wait_until};
 
 use super::{cli, client, client_of, count, create_and_publish, expect_alive, places, publishes_to, start, states};
 use crate::support::{PATIENCE, connect, eventually, soon};
@@ -115,11 +115,21 @@ async fn a_registry_put_back_to_an_earlier_state_deletes_nothing_and_serves_noth
         !publishes_to(&client(&cluster, 1).await, "deleted-since", 0).await,
         "its data is gone: not served as empty"
     );
+    // It is counted and named while the broker runs, until it counts again.
+    let (at, of_made) = (cluster.broker(1).http_addr(), "warning: the registry does not know the topic made-since");
+    wait_until("it to be named", PATIENCE, || {
+        let ready = http_get(at, "/health/ready", PATIENCE).expect("the page answers").body;
+        ready.contains(of_made) && ready.contains("corelane registry restore-from")
+    });
+    let metrics = http_get(at, "/metrics", PATIENCE).expect("the page answers").body;
+    assert!(metrics.contains("\ncorelane_directories_set_aside 1\n"), "{metrics}");
     let entries = std::fs::read_dir(cluster.broker(1).data_dir()).expect("listed").flatten();
     let names: Vec<String> = entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
     assert!(names.iter().any(|name| name.starts_with("made-since~")), "{names:?}");
     restore_from_broker_1(&mut cluster);
     assert!(publishes_to(&client(&cluster, 1).await, "made-since", 0).await);
+    let ready = http_get(cluster.broker(1).http_addr(), "/health/ready", PATIENCE).expect("the page answers").body;
+    assert!(!ready.contains(of_made), "{ready}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
