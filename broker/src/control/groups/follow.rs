@@ -33,11 +33,14 @@ impl<S: Store> Groups<S> {
         loop {
             match self.list_all().await {
                 Ok(watches) => {
-                    failed_with = None;
+                    if failed_with.take().is_some() {
+                        tracing::info!("the groups are known again, and group calls answered");
+                    }
                     match self.keep_up(watches).await {
                         Ok(()) => tracing::debug!("the groups are listed anew, as they are now and then"),
                         Err(error) => {
-                            tracing::warn!(%error, "the groups are listed anew");
+                            // What comes of it is said when they were listed, or could not be.
+                            tracing::debug!(%error, "following the groups has failed: they are to be listed anew");
                             self.note_failure(&error);
                         }
                     }
@@ -46,7 +49,11 @@ impl<S: Store> Groups<S> {
                     self.note_failure(&error);
                     let reason = error.to_string();
                     if failed_with.as_ref() != Some(&reason) {
-                        tracing::warn!(error = reason, "the groups cannot be listed; group calls go to other brokers");
+                        tracing::warn!(
+                            error = reason,
+                            "the groups are not known now: group calls are answered REGISTRY_UNAVAILABLE, and members go \
+                             to a broker that has the registry, if there is one"
+                        );
                         failed_with = Some(reason);
                     }
                     self.sleep(self.options.retry.mul_f64(0.5 + fastrand::f64() / 2.0)).await;
