@@ -196,7 +196,9 @@ pub enum Change {
     },
 }
 
-/// Changes in their order; never a part of a transaction without the rest.
+/// Changes in their order; never a part of a transaction without the rest. None: the store was away, and the watch goes on
+/// where it was. If the store was put back to an earlier state meanwhile and has come past there since, what happened on the
+/// way is missing: whoever keeps a view compares what tells one life of the store from another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Changes {
     /// All of the prefix up to `revision`, since the batch before.

@@ -8,7 +8,7 @@ use futures_util::future::select_all;
 
 use super::keys::{Key, Keys};
 use super::records::{AliveRecord, BrokerRecord, PartitionRecord, Record, TombstoneRecord, TopicRecord};
-use super::store::{Change, Entry, Revision, Store, StoreResult, Watch, list};
+use super::store::{Change, Entry, Revision, Store, StoreError, StoreResult, Watch, list};
 
 /// A record with the revision at which it was last written.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -160,16 +160,26 @@ fn insert<K: Ord, R: Record, V>(map: &mut BTreeMap<K, V>, key: K, entry: &Entry,
 
 /// A view and the watches that keep it up to date.
 pub struct Follower<S: Store> {
+    store: S,
     keys: Keys,
     view: View,
+    /// The first is that of the cluster's record.
     watches: Vec<S::Watch>,
+    /// That record as it was listed; another one means another life of the registry.
+    cluster: Option<Vec<u8>>,
+    /// Whether it is to be read, as the watch of it may have missed it.
+    is_cluster_unsure: bool,
 }
 
 impl<S: Store> Follower<S> {
     /// Lists everything, then watches from there.
     pub async fn start(store: &S, keys: &Keys) -> StoreResult<Self> {
         let mut view = View::default();
-        let mut watches = Vec::new();
+        let cluster_key = keys.key(&Key::Cluster);
+        // Before all that may be of another life.
+        let (entries, revision) = list(store, &cluster_key).await?;
+        let cluster = entries.into_iter().next().map(|entry| entry.value);
+        let mut watches = vec![store.watch(&cluster_key, revision + 1).await?];
         for prefix in [keys.brokers(), keys.alive(), keys.deleted(), keys.partitions(), keys.topics()] {
             let (entries, revision) = list(store, &prefix).await?;
             for entry in entries {
@@ -178,7 +188,8 @@ impl<S: Store> Follower<S> {
             watches.push(store.watch(&prefix, revision + 1).await?);
             view.revision = view.revision.max(revision);
         }
-        Ok(Self { keys: keys.clone(), view, watches })
+        let (store, keys) = (store.clone(), keys.clone());
+        Ok(Self { store, keys, view, watches, cluster, is_cluster_unsure: false })
     }
 
     /// What is known now.
@@ -186,14 +197,34 @@ impl<S: Store> Follower<S> {
         &self.view
     }
 
-    /// Waits for changes and takes them in. After an error, start again.
+    /// Waits for changes and takes them in. After an error, start again; [`StoreError::WentBack`] is one also where only the
+    /// cluster's record tells that this is another life of the registry.
     pub async fn next(&mut self) -> StoreResult<()> {
-        let (changes, ..) = select_all(self.watches.iter_mut().map(|watch| Box::pin(watch.next()))).await;
+        if self.is_cluster_unsure {
+            let found = self.store.get(&self.keys.key(&Key::Cluster)).await?;
+            self.check_life(found.map(|entry| entry.value).as_deref())?;
+            // Only now, as whoever waits may stop waiting.
+            self.is_cluster_unsure = false;
+        }
+        let (changes, watch, _) = select_all(self.watches.iter_mut().map(|watch| Box::pin(watch.next()))).await;
         let changes = changes?;
+        if watch == 0 {
+            self.is_cluster_unsure = changes.changes.is_empty();
+            for change in &changes.changes {
+                self.check_life(match change {
+                    Change::Put(entry) => Some(&entry.value),
+                    Change::Deleted { .. } => None,
+                })?;
+            }
+        }
         for change in changes.changes {
             self.view.apply(&self.keys, change);
         }
         self.view.revision = self.view.revision.max(changes.revision);
         Ok(())
+    }
+
+    fn check_life(&self, cluster: Option<&[u8]>) -> StoreResult<()> {
+        if cluster == self.cluster.as_deref() { Ok(()) } else { Err(StoreError::WentBack) }
     }
 }

@@ -9,7 +9,7 @@ use crate::registry::groups::view::{GroupsView, TopicsView};
 use crate::registry::keys::Key;
 use crate::registry::membership::IdentityError;
 use crate::registry::records::{ClusterRecord, Record as _};
-use crate::registry::store::{Change, Changes, Store, StoreError, Watch, list};
+use crate::registry::store::{Change, Changes, Entry, Store, StoreError, Watch, list};
 
 /// Watches of everything that a manager needs to know.
 struct Watches<W> {
@@ -138,7 +138,7 @@ impl<S: Store> Groups<S> {
             tokio::select! {
                 biased;
                 changes = watches.cluster.next() => {
-                    if self.is_other_life(changes?) {
+                    if self.is_other_life(changes?).await? {
                         return Ok(());
                     }
                 }
@@ -154,14 +154,19 @@ impl<S: Store> Groups<S> {
         }
     }
 
-    fn is_other_life(&self, changes: Changes) -> bool {
+    async fn is_other_life(&self, changes: Changes) -> Result<bool, GroupError> {
         let known = self.state.borrow().incarnation;
-        changes.changes.into_iter().any(|change| match change {
-            Change::Put(entry) => {
-                ClusterRecord::from_bytes(&entry.value).map_or(true, |record| record.incarnation != known)
-            }
+        let is_other =
+            |entry: &Entry| ClusterRecord::from_bytes(&entry.value).map_or(true, |record| record.incarnation != known);
+        if changes.changes.is_empty() {
+            // The watch was interrupted: the record may have been written anew below the revision where it goes on.
+            let found = self.registry.store.get(&self.registry.keys.key(&Key::Cluster)).await?;
+            return Ok(found.is_none_or(|entry| is_other(&entry)));
+        }
+        Ok(changes.changes.iter().any(|change| match change {
+            Change::Put(entry) => is_other(entry),
             Change::Deleted { .. } => true,
-        })
+        }))
     }
 
     fn take_topics(&self, changes: Changes) {

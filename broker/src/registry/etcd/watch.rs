@@ -23,7 +23,8 @@ impl EtcdWatch {
         // While nobody takes them, no more are read, and etcd keeps them.
         let (batches, taken) = mpsc::channel(WATCH_BATCHES_MAX);
         let renewals = link.renewals();
-        tokio::spawn(Follower { link, prefix: prefix.to_owned(), next: from, renewals, batches }.run());
+        let prefix = prefix.to_owned();
+        tokio::spawn(Follower { link, prefix, next: from, renewals, was_interrupted: false, batches }.run());
         Self { batches: taken }
     }
 }
@@ -43,6 +44,8 @@ struct Follower {
     next: Revision,
     /// Of the link when the watch was made: what it was to follow is gone when etcd went back since.
     renewals: u64,
+    /// A stream of it ended, and whoever watches has yet to be told that another one was begun.
+    was_interrupted: bool,
     batches: mpsc::Sender<StoreResult<Changes>>,
 }
 
@@ -53,6 +56,7 @@ impl Follower {
             let mut pause = Pause::new(Instant::now());
             loop {
                 let Err(error) = self.follow(&mut pause).await else { return };
+                self.was_interrupted = true;
                 let now = Instant::now();
                 match pause.next(now) {
                     Some(length) if error.is_retryable() => {
@@ -81,6 +85,15 @@ impl Follower {
         }
         let mut stream = self.begin(&connected).await?;
         pause.reset(Instant::now());
+        if std::mem::take(&mut self.was_interrupted)
+            && self
+                .batches
+                .send(Ok(Changes { changes: Vec::new(), revision: self.next.saturating_sub(1) }))
+                .await
+                .is_err()
+        {
+            return Ok(());
+        }
         loop {
             let message = stream.message().await.map_err(|error| error_of(&error));
             let message = message.and_then(|message| message.ok_or_else(|| ended("the stream of a watch ended")));
