@@ -225,7 +225,7 @@ settings! {
     /// The user as whom this broker speaks to etcd.
     /// Set it, with `etcd_password_file`, when etcd has users; it needs to read and write under /corelane/ and the cluster's name.
     etcd_user: OptionalName = "off", "a name, or off";
-    /// A file whose first line is that user's password.
+    /// A file whose first line is that user's password; read again when etcd is connected to anew or refuses it.
     /// Set it with `etcd_user`; a password never stands in a setting, where others could see it.
     etcd_password_file: OptionalFile = "off", "a file, or off";
     /// Memory of each shard for what is being received, written and read back soon, in bytes; taken at start.

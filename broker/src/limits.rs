@@ -206,6 +206,8 @@ pub const TXN_BYTES_MAX: usize = MIB + 256 * KIB;
 pub const ETCD_CONNECT_MAX: Duration = Duration::from_secs(2);
 /// How long etcd may take to answer a request, before it counts as unavailable.
 pub const ETCD_REQUEST_MAX: Duration = Duration::from_secs(3);
+/// How long etcd is not asked again after it has refused the broker's password everywhere.
+pub const ETCD_REFUSED_PAUSE: Duration = Duration::from_secs(1);
 /// An answer of etcd, in bytes: a page of a range, or the changes of many revisions. A larger one ends a watch, whose reader
 /// lists again, and fails a read.
 pub const ETCD_ANSWER_BYTES_MAX: usize = 64 * MIB;

@@ -4,16 +4,20 @@
 mod store_suite;
 
 use std::cell::{Cell, RefCell};
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use corelane_broker::registry::etcd::{CompactionRule, EtcdOptions, EtcdStore, EtcdTls};
+use corelane_broker::registry::etcd::{CompactionRule, EtcdOptions, EtcdStore, EtcdTls, EtcdUser};
 use corelane_broker::registry::keys::{Key, Keys};
 use corelane_broker::registry::records::{ClusterRecord, Record};
 use corelane_broker::registry::store::{Change, Store, StoreError, StoreResult, Txn, Watch, list};
 use corelane_broker::registry::view::Follower;
-use corelane_testkit::{Etcd, Port, Proxy, TestDir, has_openssl, make_certificate, skip};
-use etcd_client::{AlarmAction, AlarmOptions, AlarmType, Client, Permission};
+use corelane_testkit::{
+    Broker, BrokerOptions, Etcd, Port, Proxy, TestDir, has_openssl, http_get, make_certificate, skip, wait_until,
+};
+use etcd_client::{AlarmAction, AlarmOptions, AlarmType, Client, ConnectOptions, Permission};
 use store_suite::Fixture;
 
 /// Only a broken store takes so long.
@@ -332,25 +336,105 @@ async fn history_that_nobody_compacts_is_warned_of() {
     assert!(!warned(&store_on(&etcd)).await);
 }
 
-#[tokio::test]
-async fn a_user_sees_its_prefix_and_nothing_else() {
-    let Some(mut etcd) = start("a_user_sees_its_prefix_and_nothing_else", &[]) else { return };
+/// Gives etcd a user `corelane` who may read and write under `/corelane/main/`, and asks for users from then on.
+async fn add_user(etcd: &Etcd, password: &str) {
     let mut admin = client_of(&etcd.endpoint()).await;
     admin.user_add("root", "rootpw", None).await.expect("root");
     admin.role_add("root").await.expect("role");
     admin.user_grant_role("root", "root").await.expect("granted");
-    admin.user_add("corelane", "secret", None).await.expect("user");
+    admin.user_add("corelane", password, None).await.expect("user");
     admin.role_add("broker").await.expect("role");
     let permission = Permission::read_write("/corelane/main/").with_prefix();
     admin.role_grant_permission("broker", permission).await.expect("granted");
     admin.user_grant_role("corelane", "broker").await.expect("granted");
     admin.auth_enable().await.expect("enabled");
+}
 
-    let with = |password: &str| {
-        let user = Some(("corelane".to_owned(), password.to_owned()));
-        let options = EtcdOptions { user, ..EtcdOptions::new([etcd.endpoint()], "/corelane/main/") };
-        EtcdStore::new(options).expect("good options")
+/// As whoever looks after etcd.
+async fn change_password(etcd: &Etcd, password: &str) {
+    let options = ConnectOptions::new().with_user("root", "rootpw");
+    let mut admin = Client::connect([etcd.endpoint()], Some(options)).await.expect("a client");
+    admin.user_change_password("corelane", password).await.expect("changed");
+}
+
+/// A file with this password.
+fn password_file(dir: &TestDir, password: &str) -> PathBuf {
+    let path = dir.join(password);
+    fs::write(&path, format!("{password}\n")).expect("written");
+    path
+}
+
+/// A store that shows the password in this file.
+fn store_as(etcd: &Etcd, password_file: &Path) -> EtcdStore {
+    let user = Some(EtcdUser::new("corelane", password_file).expect("a file"));
+    let options = EtcdOptions { user, ..EtcdOptions::new([etcd.endpoint()], "/corelane/main/") };
+    EtcdStore::new(options).expect("good options")
+}
+
+#[tokio::test]
+async fn a_changed_password_is_taken_from_its_file_and_until_then_the_refusal_is_told() {
+    let test = "a_changed_password_is_taken_from_its_file_and_until_then_the_refusal_is_told";
+    let Some(etcd) = start(test, &[]) else { return };
+    add_user(&etcd, "secret").await;
+    let dir = TestDir::new("password");
+    let file = password_file(&dir, "secret");
+    let store = store_as(&etcd, &file);
+    let first = put(&store, "/corelane/main/a", "1").await.expect("put");
+    let mut watch = store.watch("/corelane/main/", first + 1).await.expect("watch");
+    change_password(&etcd, "changed").await;
+    let refused = put(&store, "/corelane/main/a", "2").await.expect_err("refused");
+    assert!(matches!(refused, StoreError::Refused(_)) && refused.is_retryable(), "{refused}");
+    assert!(refused.to_string().contains("etcd_password_file"), "{refused}");
+    assert!(matches!(store.warnings().await, Err(StoreError::Refused(_))));
+    fs::write(&file, "changed\n").expect("written");
+    let second = until_done(async || put(&store, "/corelane/main/a", "2").await).await;
+    while tokio::time::timeout(PATIENCE, watch.next()).await.expect("in time").expect("changes").revision < second {}
+    // The file first: nobody notices the change in etcd but whoever was refused once.
+    fs::write(&file, "again\n").expect("written");
+    change_password(&etcd, "again").await;
+    assert_eq!(store.get("/corelane/main/a").await.expect("read").expect("there").value, b"2");
+}
+
+#[tokio::test]
+async fn a_broker_that_etcd_refuses_says_so_and_is_let_in_by_its_password_file() {
+    let test = "a_broker_that_etcd_refuses_says_so_and_is_let_in_by_its_password_file";
+    let Some(etcd) = start(test, &[]) else { return };
+    add_user(&etcd, "secret").await;
+    let dir = TestDir::new("broker-password");
+    let file = password_file(&dir, "wrong");
+    let options = BrokerOptions::new()
+        .shards(1)
+        .args(["--etcd", &etcd.endpoint(), "--cluster", "main", "--etcd-user", "corelane", "--broker-lease", "3s"])
+        .args(["--etcd-password-file", file.to_str().expect("a readable path")]);
+    let failure = Broker::try_start(options.clone()).expect_err("a directory that was never used has nothing to serve");
+    assert!(failure.status.is_some() && failure.stderr.contains("etcd_password_file"), "{failure:?}");
+    fs::write(&file, "secret").expect("written");
+    let broker = Broker::start(options);
+
+    let page = |broker: &Broker, path: &str| {
+        let answer = http_get(broker.http_addr(), path, PATIENCE).expect("the page answers");
+        assert_eq!(answer.status, 200, "{}", answer.body);
+        answer.body
     };
+    let is_refused = |broker: &Broker| {
+        let metrics = page(broker, "/metrics");
+        page(broker, "/health/ready").contains("etcd_password_file") && metrics.contains("corelane_registry_up 0")
+    };
+    change_password(&etcd, "changed").await;
+    wait_until("the refusal to be told", PATIENCE, || is_refused(&broker));
+    assert!(broker.log().contains("etcd_password_file"), "{}", broker.log());
+    fs::write(&file, "changed").expect("written");
+    wait_until("it to be let in", PATIENCE, || {
+        page(&broker, "/metrics").contains("corelane_registry_up 1") && !is_refused(&broker)
+    });
+}
+
+#[tokio::test]
+async fn a_user_sees_its_prefix_and_nothing_else() {
+    let Some(mut etcd) = start("a_user_sees_its_prefix_and_nothing_else", &[]) else { return };
+    add_user(&etcd, "secret").await;
+    let dir = TestDir::new("passwords");
+    let with = |password: &str| store_as(&etcd, &password_file(&dir, password));
     let store = with("secret");
     let first = put(&store, "/corelane/main/a", "1").await.expect("put");
     let mut watch = store.watch("/corelane/main/", first).await.expect("watch");
@@ -360,9 +444,12 @@ async fn a_user_sees_its_prefix_and_nothing_else() {
     let word = tokio::time::timeout(PATIENCE, elsewhere.next()).await.expect("in time");
     assert!(matches!(word, Err(StoreError::Failed(_))), "{word:?}");
     let wrong = with("wrong").get("/corelane/main/a").await;
-    assert!(matches!(&wrong, Err(StoreError::Failed(reason)) if reason.contains("authentication failed")), "{wrong:?}");
+    assert!(
+        matches!(&wrong, Err(StoreError::Refused(reason)) if reason.contains("authentication failed")),
+        "{wrong:?}"
+    );
     let nobody = EtcdStore::new(EtcdOptions::new([etcd.endpoint()], "/corelane/main/")).expect("good options");
-    assert!(matches!(nobody.get("/corelane/main/a").await, Err(error) if !error.is_retryable()));
+    assert!(matches!(nobody.get("/corelane/main/a").await, Err(StoreError::Refused(_))));
 
     // The tokens that it gave out go with a member that stops.
     etcd.restart();

@@ -42,7 +42,7 @@ impl<S: Store> Control<S> {
             brokers: self.broker_figures(),
             registry: RegistryFigures {
                 kind: self.metadata.borrow().registry,
-                is_up: standing.away.is_none(),
+                is_up: standing.away.is_none() && standing.failing.is_none(),
                 is_displaced: standing.displaced.is_some(),
                 revision: view.revision,
                 warnings: standing.warnings.len() as u64,
@@ -86,10 +86,13 @@ impl<S: Store> Control<S> {
 
     fn readiness_by(&self, shards: &[ShardFigures]) -> Readiness {
         let standing = self.standing.borrow();
-        let away = standing.away.iter().map(|reason| format!("the registry is not used now: {reason}"));
-        let mut warnings: Vec<String> = away.chain(standing.warnings.iter().cloned()).collect();
+        let away = standing.away.as_ref().map(|reason| format!("the registry is not used now: {reason}"));
+        let failing =
+            || standing.failing.as_ref().map(|reason| format!("the registry does not do what it is asked: {reason}"));
+        let told = away.or_else(failing).into_iter();
+        let mut warnings: Vec<String> = told.chain(standing.warnings.iter().cloned()).collect();
         // Who runs is not known while the registry does not say.
-        if standing.away.is_none() {
+        if standing.away.is_none() && standing.failing.is_none() {
             warnings.extend(others::missing(&self.broker_figures(), self.broker_id));
         }
         warnings.extend(self.directories_set_aside().1);

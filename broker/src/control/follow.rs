@@ -7,6 +7,7 @@ use std::time::Instant;
 use tokio::time::sleep;
 
 use super::Control;
+use super::standing::Standing;
 use crate::limits::{
     HOST_RETRY, MEMBER_LEASE_LIFE_MAX, REGISTRY_RELIST_INTERVAL, REGISTRY_RETRY, REGISTRY_WARNINGS_INTERVAL,
     SWEEP_INTERVAL,
@@ -162,13 +163,20 @@ fn has_lost_topics(before: &View, now: &View) -> bool {
 /// Asks the store now and then what an operator should know of it.
 pub(super) async fn watch_over<S: Store>(control: Rc<Control<S>>) {
     loop {
-        match control.store.warnings().await {
-            Ok(warnings) => control.set_warnings(warnings),
-            Err(error) => tracing::debug!(%error, "the registry does not say how it is"),
-        }
+        let failure = match control.store.warnings().await {
+            Ok(warnings) => {
+                control.set_warnings(warnings);
+                None
+            }
+            Err(error) => Some(error.to_string()),
+        };
+        control.set_failing(failure);
         // Sooner while there is something to be settled.
-        let is_well = control.standing.borrow().warnings.is_empty();
-        let pause = if is_well { REGISTRY_WARNINGS_INTERVAL } else { REGISTRY_WARNINGS_INTERVAL / 6 };
+        let pause = match &*control.standing.borrow() {
+            Standing { failing: Some(_), .. } => 2 * REGISTRY_RETRY,
+            standing if standing.warnings.is_empty() => REGISTRY_WARNINGS_INTERVAL,
+            _ => REGISTRY_WARNINGS_INTERVAL / 6,
+        };
         tokio::select! {
             () = sleep(pause) => {}
             () = control.refused.notified() => sleep(REGISTRY_RETRY).await,

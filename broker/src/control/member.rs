@@ -67,7 +67,10 @@ impl<S: Store> Member<S> {
             match self.look_after(control).await {
                 Ok(()) => self.say(None),
                 Err(error) if error.is_displacement() => control.displace(error.to_string()).await,
-                Err(error) => self.say(Some(error.to_string())),
+                Err(error) => {
+                    self.say(Some(error.to_string()));
+                    control.refused.notify_one();
+                }
             }
         }
     }

@@ -1,7 +1,6 @@
 //! From settings to a registry: checks of this machine, the lock on the data directory, then the store that the settings
 //! name. An embedded one that cannot be opened does not keep what lies on disk from being served.
 
-use std::io::{BufRead as _, BufReader};
 use std::net::SocketAddr;
 use std::path::Path;
 
@@ -11,7 +10,7 @@ use super::start::{StartError, Starting, check, shard_count};
 use crate::config::Config;
 use crate::io::checks;
 use crate::registry::embedded::{EmbeddedOptions, EmbeddedStore};
-use crate::registry::etcd::{EtcdOptions, EtcdStore, EtcdTls};
+use crate::registry::etcd::{EtcdOptions, EtcdStore, EtcdTls, EtcdUser};
 use crate::registry::keys::Keys;
 use crate::registry::nowhere::Nowhere;
 use crate::registry::store::{Store, StoreError};
@@ -115,12 +114,14 @@ async fn start_without(places: Places, error: StoreError) -> Result<(), StartErr
     }
 }
 
-/// How etcd is reached, if the settings name one; its password is read here. The error is one line.
+/// How etcd is reached, if the settings name one; its password is read here, and at each connection. The error is one line.
 pub(super) fn etcd_options(config: &Config) -> Result<Option<EtcdOptions>, String> {
     let Some(endpoints) = &config.etcd.0 else { return Ok(None) };
     let mut options = EtcdOptions::new(endpoints.0.clone(), Keys::new(&config.cluster).all());
     if let (Some(user), Some(path)) = (&config.etcd_user.0, &config.etcd_password_file.0) {
-        options.user = Some((user.clone(), read_password(path)?));
+        let user = EtcdUser::new(user, path);
+        let failed = |error| format!("etcd_password_file: {} cannot be read: {error}", path.display());
+        options.user = Some(user.map_err(failed)?);
     }
     if let Some(ca_file) = &config.etcd_ca.0 {
         options.tls = Some(EtcdTls {
@@ -130,14 +131,6 @@ pub(super) fn etcd_options(config: &Config) -> Result<Option<EtcdOptions>, Strin
         });
     }
     Ok(Some(options))
-}
-
-fn read_password(path: &Path) -> Result<String, String> {
-    let failed = |error: &std::io::Error| format!("etcd_password_file: {} cannot be read: {error}", path.display());
-    let file = std::fs::File::open(path).map_err(|error| failed(&error))?;
-    let mut line = String::new();
-    BufReader::new(file).read_line(&mut line).map_err(|error| failed(&error))?;
-    Ok(line.trim_end_matches(['\r', '\n']).to_owned())
 }
 
 fn sync_dir(dir: &Path) -> Result<(), String> {

@@ -14,6 +14,9 @@ use crate::registry::store::{Seen, Store};
 pub(crate) struct Standing {
     /// Why the registry is not asked and not believed now: it does not answer, or is not this cluster's. None: it is.
     pub(crate) away: Option<String>,
+    /// Why the registry did not answer when it was last asked how it is. Not why it is not believed: what it said before
+    /// may still be followed.
+    pub(crate) failing: Option<String>,
     /// Why this broker must write no more, the registry knowing another one in its place. For good: until a restart.
     pub(crate) displaced: Option<String>,
     /// What an operator should change about the registry.
@@ -56,6 +59,22 @@ impl<S: Store> Control<S> {
         if self.standing.borrow_mut().away.take().is_some() {
             tracing::info!("the registry is used again");
         }
+    }
+
+    /// Notes whether the registry does what it is asked; named in the log when it is news.
+    pub(super) fn set_failing(&self, failing: Option<String>) {
+        let mut standing = self.standing.borrow_mut();
+        match &failing {
+            Some(reason) if standing.failing != failing && standing.away.is_none() => {
+                tracing::warn!(
+                    reason,
+                    "the registry does not do what it is asked; publish and fetch go on, topics and groups stay as they are"
+                );
+            }
+            None if standing.failing.is_some() => tracing::info!("the registry does what it is asked again"),
+            _ => {}
+        }
+        standing.failing = failing;
     }
 
     /// This broker writes no more.

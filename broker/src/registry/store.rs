@@ -234,6 +234,12 @@ pub enum StoreError {
     /// not have happened. Every further request is refused like this until [`Store::renew`]; then read everything again.
     #[error("the registry was restored to an earlier state, or emptied")]
     WentBack,
+    /// It refuses the name and the password that this broker shows it, or the lack of them; another password may be in the
+    /// broker's file by the next time.
+    #[error(
+        "the registry refuses this broker's user: {0}; look at etcd_user, at the password in etcd_password_file, and at the user in etcd"
+    )]
+    Refused(String),
     /// The request breaks a rule of the store: a mistake of ours.
     #[error("not a request that the registry takes: {0}")]
     Invalid(String),
@@ -245,7 +251,7 @@ pub enum StoreError {
 impl StoreError {
     /// Whether the same call may succeed later.
     pub fn is_retryable(&self) -> bool {
-        matches!(self, Self::Unavailable(_) | Self::NoSpace)
+        matches!(self, Self::Unavailable(_) | Self::NoSpace | Self::Refused(_))
     }
 }
 

@@ -117,14 +117,17 @@ fn error_of_status(code: i32, message: &str, in_full: &str) -> StoreError {
         code::OUT_OF_RANGE if says("compacted") => StoreError::Compacted { compacted: 0 },
         // Its users or roles were changed while the request was under way.
         code::INVALID_ARGUMENT if says("revision of auth store is old") => StoreError::Unavailable(message.to_owned()),
-        code::INVALID_ARGUMENT if says("authentication failed") => StoreError::Failed(message.to_owned()),
+        code::UNAUTHENTICATED => StoreError::Refused(message.to_owned()),
+        code::INVALID_ARGUMENT if says("authentication failed") || says("user name is empty") => {
+            StoreError::Refused(message.to_owned())
+        }
+        code::FAILED_PRECONDITION if says("authentication is not enabled") => StoreError::Refused(message.to_owned()),
         code::INVALID_ARGUMENT | code::OUT_OF_RANGE => StoreError::Invalid(message.to_owned()),
         code::NOT_FOUND
         | code::PERMISSION_DENIED
         | code::FAILED_PRECONDITION
         | code::UNIMPLEMENTED
-        | code::DATA_LOSS
-        | code::UNAUTHENTICATED => StoreError::Failed(message.to_owned()),
+        | code::DATA_LOSS => StoreError::Failed(message.to_owned()),
         _ => StoreError::Unavailable(in_full.to_owned()),
     }
 }
@@ -174,14 +177,16 @@ mod tests {
         ] {
             assert_eq!(of(code, message), expected);
         }
+        for (code, message) in [(7, "etcdserver: permission denied"), (15, "etcdserver: corrupt cluster")] {
+            assert_eq!(of(code, message), StoreError::Failed(message.to_owned()));
+        }
         for (code, message) in [
-            (7, "etcdserver: permission denied"),
             (16, "etcdserver: invalid auth token"),
             (9, "etcdserver: authentication is not enabled"),
             (3, "etcdserver: authentication failed, invalid user ID or password"),
-            (15, "etcdserver: corrupt cluster"),
+            (3, "etcdserver: user name is empty"),
         ] {
-            assert_eq!(of(code, message), StoreError::Failed(message.to_owned()));
+            assert_eq!(of(code, message), StoreError::Refused(message.to_owned()));
         }
         for (code, message) in [
             (3, "etcdserver: duplicate key given in txn request"),

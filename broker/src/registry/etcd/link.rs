@@ -1,6 +1,6 @@
 //! The way to etcd: one client of one endpoint at a time. A request that fails makes its client suspect; the next request
-//! looks for an endpoint that answers a read with a leader behind it, the next one in the list first. A commit is sent
-//! once, never to an endpoint that is known not to answer.
+//! looks for an endpoint that answers a read with a leader behind it, the next one in the list first, with the password that
+//! is in its file by then. A commit is sent once, never to an endpoint that is known not to answer.
 //!
 //! It also remembers how far etcd had come, and refuses to go on with one that has less: whoever holds state read from
 //! it must read everything again. The request whose answer shows it may have had its effect.
@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use etcd_client::{Client, ConnectOptions, Error, KvClient, ResponseHeader, WatchClient};
 
 use super::convert::{error_of, revision_of};
-use super::options::EtcdOptions;
-use crate::limits::{ETCD_ANSWER_BYTES_MAX, ETCD_CONNECT_MAX, ETCD_REQUEST_MAX};
+use super::options::{EtcdOptions, EtcdUser};
+use crate::limits::{ETCD_ANSWER_BYTES_MAX, ETCD_CONNECT_MAX, ETCD_REFUSED_PAUSE, ETCD_REQUEST_MAX};
 use crate::registry::store::{Revision, Seen, StoreError, StoreResult};
 
 /// Shared by all that ask etcd for something.
@@ -26,6 +26,7 @@ struct Inner {
     endpoints: Vec<String>,
     prefix: String,
     options: ConnectOptions,
+    user: Option<Mutex<EtcdUser>>,
     state: Mutex<State>,
     /// Held while an endpoint is looked for.
     looking: tokio::sync::Mutex<()>,
@@ -68,9 +69,10 @@ pub(super) fn kv(client: &Client) -> KvClient {
 impl Link {
     pub(super) fn new(options: EtcdOptions) -> StoreResult<Self> {
         let connect_options = options.connect_options()?;
-        let EtcdOptions { endpoints, prefix, .. } = options;
+        let EtcdOptions { endpoints, prefix, user, .. } = options;
+        let user = user.map(Mutex::new);
         let (state, looking) = (Mutex::default(), tokio::sync::Mutex::default());
-        Ok(Self { inner: Arc::new(Inner { endpoints, prefix, options: connect_options, state, looking }) })
+        Ok(Self { inner: Arc::new(Inner { endpoints, prefix, options: connect_options, user, state, looking }) })
     }
 
     /// Everything that may be asked for lies under this.
@@ -86,10 +88,10 @@ impl Link {
         self.judge(&connected, answer)
     }
 
-    /// Sends a request that changes nothing, and once more, to another endpoint, if the first does not answer it.
+    /// Sends a request that changes nothing, and once more, by another connection, if the first does not answer it.
     pub(super) async fn read<T>(&self, request: impl AsyncFn(Arc<Client>) -> Result<T, Error>) -> StoreResult<T> {
         match self.call(&request).await {
-            Err(StoreError::Unavailable(_)) => self.call(&request).await,
+            Err(StoreError::Unavailable(_) | StoreError::Refused(_)) => self.call(&request).await,
             answer => answer,
         }
     }
@@ -121,9 +123,9 @@ impl Link {
         if let Some(current) = self.current()? {
             return Ok(current);
         }
-        // A search that ended while this one waited has looked everywhere already.
+        // A search that ended while this one waited has looked everywhere already; and checking a password costs etcd much.
         if let Some((ended, error)) = &self.state().found_nothing
-            && *ended >= came
+            && (*ended >= came || (matches!(error, StoreError::Refused(_)) && ended.elapsed() < ETCD_REFUSED_PAUSE))
         {
             return Err(error.clone());
         }
@@ -145,8 +147,9 @@ impl Link {
             (state.next_endpoint, state.seen)
         };
         let endpoint = &self.inner.endpoints[place];
+        let options = self.connect_options();
         let probe = async {
-            let client = Client::connect([endpoint], Some(self.inner.options.clone())).await?;
+            let client = Client::connect([endpoint], Some(options)).await?;
             let answer = kv(&client).get(self.inner.prefix.as_str(), None).await?;
             Ok((client, answer))
         };
@@ -155,6 +158,7 @@ impl Link {
             self.state().next_endpoint = (place + 1) % self.inner.endpoints.len();
             match error {
                 StoreError::Unavailable(reason) => StoreError::Unavailable(format!("{endpoint}: {reason}")),
+                StoreError::Refused(reason) => StoreError::Refused(format!("{endpoint}: {reason}")),
                 StoreError::Failed(reason) => StoreError::Failed(format!("{endpoint}: {reason}")),
                 error => error,
             }
@@ -166,6 +170,14 @@ impl Link {
         tracing::info!(endpoint, "connected to etcd");
         state.current = Some(connected.clone());
         Ok(connected)
+    }
+
+    fn connect_options(&self) -> ConnectOptions {
+        let options = self.inner.options.clone();
+        match &self.inner.user {
+            Some(user) => user.lock().expect("nobody panics while it is held").sign_in(options),
+            None => options,
+        }
     }
 
     /// What etcd was last seen to be; to be asked before a request is sent, for [`note`](Self::note).

@@ -1,6 +1,8 @@
 //! How etcd is reached.
 
 use std::fmt;
+use std::fs::File;
+use std::io::{self, BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 
 use etcd_client::{Certificate, ConnectOptions, Identity, TlsOptions};
@@ -9,14 +11,14 @@ use crate::limits::{ETCD_CONNECT_MAX, ETCD_PING_INTERVAL, ETCD_PING_MAX};
 use crate::registry::store::{StoreError, StoreResult};
 
 /// How etcd is reached.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct EtcdOptions {
     /// URLs of its members, `http://host:port` or `https://host:port`: one is used at a time, the others stand by.
     pub endpoints: Vec<String>,
     /// Everything that is asked of the store lies under this prefix, and its user may read it.
     pub prefix: String,
-    /// Name and password, if etcd asks for them.
-    pub user: Option<(String, String)>,
+    /// Who the broker is to etcd, if that asks for it.
+    pub user: Option<EtcdUser>,
     /// What `https` endpoints need.
     pub tls: Option<EtcdTls>,
 }
@@ -32,16 +34,56 @@ pub struct EtcdTls {
     pub server_name: Option<String>,
 }
 
-// The password stays out of logs.
-impl fmt::Debug for EtcdOptions {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("EtcdOptions")
-            .field("endpoints", &self.endpoints)
-            .field("prefix", &self.prefix)
-            .field("user", &self.user.as_ref().map(|(name, _)| name))
-            .field("tls", &self.tls)
-            .finish()
+/// A user of etcd. Its password stands in a file and is read again for each connection, so that whoever changes it in etcd
+/// changes it for a broker that runs by writing the file.
+#[derive(Clone)]
+pub struct EtcdUser {
+    name: String,
+    password_file: PathBuf,
+    /// As the file had it when it could be read last.
+    password: String,
+    is_readable: bool,
+}
+
+impl EtcdUser {
+    /// Reads the file's first line. Fails when that cannot be done.
+    pub fn new(name: impl Into<String>, password_file: impl Into<PathBuf>) -> io::Result<Self> {
+        let password_file = password_file.into();
+        let password = read_password(&password_file)?;
+        Ok(Self { name: name.into(), password_file, password, is_readable: true })
     }
+
+    /// Options for a new connection.
+    pub(super) fn sign_in(&mut self, options: ConnectOptions) -> ConnectOptions {
+        match read_password(&self.password_file) {
+            Ok(password) => (self.password, self.is_readable) = (password, true),
+            Err(error) => {
+                // What it held before may be right still.
+                if std::mem::take(&mut self.is_readable) {
+                    let path = self.password_file.display();
+                    tracing::warn!(%path, %error, "etcd_password_file cannot be read; what it held before is used");
+                }
+            }
+        }
+        // Its tokens end by themselves, and with the member that gave them.
+        options.with_user(&self.name, &self.password).with_auto_token_refresh(true)
+    }
+}
+
+// The password stays out of logs.
+impl fmt::Debug for EtcdUser {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EtcdUser")
+            .field("name", &self.name)
+            .field("password_file", &self.password_file)
+            .finish_non_exhaustive()
+    }
+}
+
+fn read_password(path: &Path) -> io::Result<String> {
+    let mut line = String::new();
+    BufReader::new(File::open(path)?).read_line(&mut line)?;
+    Ok(line.trim_end_matches(['\r', '\n']).to_owned())
 }
 
 impl EtcdOptions {
@@ -51,7 +93,7 @@ impl EtcdOptions {
         Self { endpoints, prefix: prefix.into(), user: None, tls: None }
     }
 
-    /// What the client library takes, with the files read.
+    /// What the client library takes, with the files of certificates read, and without the user.
     pub(super) fn connect_options(&self) -> StoreResult<ConnectOptions> {
         let invalid = |reason: String| Err(StoreError::Invalid(reason));
         if self.endpoints.is_empty() {
@@ -71,10 +113,6 @@ impl EtcdOptions {
             .with_keep_alive(ETCD_PING_INTERVAL, ETCD_PING_MAX)
             .with_keep_alive_while_idle(false)
             .with_require_leader(true);
-        if let Some((name, password)) = &self.user {
-            // Its tokens end by themselves, and with the member that gave them.
-            options = options.with_user(name, password).with_auto_token_refresh(true);
-        }
         if let Some(tls) = &self.tls {
             options = options.with_tls(tls.read()?);
         }
@@ -124,7 +162,9 @@ mod tests {
 
     #[test]
     fn a_password_is_not_shown() {
-        let user = Some(("corelane".to_owned(), "secret".to_owned()));
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        std::fs::write(file.path(), "secret\n").expect("written");
+        let user = Some(EtcdUser::new("corelane", file.path()).expect("read"));
         let shown = format!("{:?}", EtcdOptions { user, ..EtcdOptions::new(["http://a"], "/") });
         assert!(shown.contains("corelane") && !shown.contains("secret"), "{shown}");
     }
