@@ -396,8 +396,8 @@ async fn a_changed_password_is_taken_from_its_file_and_until_then_the_refusal_is
 }
 
 #[tokio::test]
-async fn a_broker_that_etcd_refuses_says_so_and_is_let_in_by_its_password_file() {
-    let test = "a_broker_that_etcd_refuses_says_so_and_is_let_in_by_its_password_file";
+async fn a_broker_that_etcd_refuses_serves_what_it_holds_says_so_and_is_let_in_by_its_password_file() {
+    let test = "a_broker_that_etcd_refuses_serves_what_it_holds_says_so_and_is_let_in_by_its_password_file";
     let Some(etcd) = start(test, &[]) else { return };
     add_user(&etcd, "secret").await;
     let dir = TestDir::new("broker-password");
@@ -409,7 +409,7 @@ async fn a_broker_that_etcd_refuses_says_so_and_is_let_in_by_its_password_file()
     let failure = Broker::try_start(options.clone()).expect_err("a directory that was never used has nothing to serve");
     assert!(failure.status.is_some() && failure.stderr.contains("etcd_password_file"), "{failure:?}");
     fs::write(&file, "secret").expect("written");
-    let broker = Broker::start(options);
+    let mut broker = Broker::start(options);
 
     let page = |broker: &Broker, path: &str| {
         let answer = http_get(broker.http_addr(), path, PATIENCE).expect("the page answers");
@@ -423,6 +423,10 @@ async fn a_broker_that_etcd_refuses_says_so_and_is_let_in_by_its_password_file()
     change_password(&etcd, "changed").await;
     wait_until("the refusal to be told", PATIENCE, || is_refused(&broker));
     assert!(broker.log().contains("etcd_password_file"), "{}", broker.log());
+    // Restarted before the file has followed.
+    broker.restart();
+    assert!(broker.log().contains("the registry does not let this broker in"), "{}", broker.log());
+    wait_until("the refusal to be told again", PATIENCE, || is_refused(&broker));
     fs::write(&file, "changed").expect("written");
     wait_until("it to be let in", PATIENCE, || {
         page(&broker, "/metrics").contains("corelane_registry_up 1") && !is_refused(&broker)

@@ -172,12 +172,15 @@ impl<S: Store> Starting<S> {
 /// this broker has no place in the cluster.
 async fn first_view<S: Store>(control: &Control<S>, member: &Member<S>) -> Result<Option<Follower<S>>, StartError> {
     if control.standing.borrow().away.is_none() {
+        let was_used = control.identity.lock().await.registry_store != 0;
         match join_and_list(control, member).await {
             Ok(follower) => {
                 control.view.borrow_mut().clone_from(follower.view());
                 return Ok(Some(follower));
             }
-            Err(StartError::Identity(error)) if error.is_retryable() => control.set_away(error.to_string()),
+            Err(StartError::Identity(error)) if error.is_retryable() || (was_used && error.is_refusal()) => {
+                control.set_away(why_without(&error));
+            }
             Err(error) => return Err(error),
         }
     }
@@ -252,9 +255,9 @@ async fn establish_identity<S: Store>(
     };
     let (cluster_id, away) = match (asked.await, &known) {
         (Ok(cluster_id), _) => (cluster_id, None),
-        (Err(error), Some(known)) if error.is_retryable() => {
+        (Err(error), Some(known)) if error.is_retryable() || error.is_refusal() => {
             choose_cluster(Some(known), topics, Some(&known.cluster_id), config.broker_id, "")?;
-            (known.cluster_id.clone(), Some(error.to_string()))
+            (known.cluster_id.clone(), Some(why_without(&error)))
         }
         (Err(error), _) => return Err(error.into()),
     };
@@ -279,6 +282,19 @@ async fn establish_identity<S: Store>(
     };
     blocking::run(dir.set_identity(&identity))?;
     Ok(Established { identity, kind_before, before, away })
+}
+
+/// Why a directory that was used before is served without the registry. One that refuses this broker, its password having
+/// been changed maybe, is no more a reason to serve nothing than one that is away; but somebody has to act.
+fn why_without(error: &IdentityError) -> String {
+    if error.is_refusal() {
+        tracing::error!(
+            %error,
+            "the registry does not let this broker in: what is on disk is served, topics and groups stay as they are; look at \
+             etcd_user, etcd_password_file and what etcd allows that user"
+        );
+    }
+    error.to_string()
 }
 
 /// This start, as the registry is to know it.

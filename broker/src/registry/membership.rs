@@ -123,6 +123,11 @@ impl IdentityError {
         matches!(self, Self::OtherDirectory { .. } | Self::Behind { .. })
     }
 
+    /// Whether the registry answers, and does not let this broker use it.
+    pub fn is_refusal(&self) -> bool {
+        matches!(self, Self::Store(StoreError::Refused(_) | StoreError::Failed(_)))
+    }
+
     /// Whether the same may succeed later, the registry being away or full.
     pub fn is_retryable(&self) -> bool {
         match self {
