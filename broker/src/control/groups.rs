@@ -269,7 +269,7 @@ impl<S: Store> Groups<S> {
             Method::Commit => answer(proto, async |request| self.commit(request).await).await,
             Method::Committed => answer(proto, async |request| self.committed(request).await).await,
             Method::DescribeGroup => answer(proto, async |request| self.describe(request).await).await,
-            Method::ListGroups => answer(proto, async |request| self.list(request)).await,
+            Method::ListGroups => answer(proto, async |request| self.list(&request)).await,
             Method::ResetGroup => answer(proto, async |request| self.reset(request).await).await,
             Method::DeleteGroup => answer(proto, async |request| self.delete(request).await).await,
             other => Err(Failure::new(Status::Unsupported, format!("{other:?} is no group call"))),

@@ -114,11 +114,11 @@ pub struct CreatingRecord {
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
 fn is_false(flag: &bool) -> bool {
     !*flag
 }
 
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
 fn is_zero(number: &u32) -> bool {
     *number == 0
 }

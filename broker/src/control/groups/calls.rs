@@ -239,7 +239,7 @@ impl<S: Store> Groups<S> {
         Ok(pb::CommittedResponse { partitions, more })
     }
 
-    pub(super) fn list(&self, request: pb::ListGroupsRequest) -> Result<pb::ListGroupsResponse, GroupError> {
+    pub(super) fn list(&self, request: &pb::ListGroupsRequest) -> Result<pb::ListGroupsResponse, GroupError> {
         self.incarnation()?;
         let state = self.state.borrow();
         // No group has an empty name, so that a request without one begins with the first.

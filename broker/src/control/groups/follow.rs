@@ -183,7 +183,9 @@ impl<S: Store> Groups<S> {
         }
         self.say_gone(&passages::gone(&self.registry.keys, &state.view, &changes.changes));
         for (group, reasons) in passages::reasons(&self.registry.keys, &state.view, &changes.changes) {
-            reasons.into_iter().for_each(|reason| self.schedule.note_reason(std::iter::once(&group), reason));
+            for reason in reasons {
+                self.schedule.note_reason(std::iter::once(&group), reason);
+            }
         }
         let touched = state.view.apply(&self.registry.keys, changes.changes, changes.revision);
         for group in &touched.owners {
