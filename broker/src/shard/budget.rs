@@ -1,8 +1,11 @@
-//! A bound on memory that the connections of a shard share: taken in parts, each given back when it is dropped; whoever
-//! finds too little left waits.
+//! A bound on memory that a shard's connections share: taken in parts, each given back when it is dropped. Those who wait get
+//! theirs in the order in which they came, so that small parts do not overtake a large one for ever.
 
 use std::cell::Cell;
 use std::rc::Rc;
+use std::sync::Arc;
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::io::signal::Signal;
 
@@ -11,31 +14,30 @@ use crate::io::signal::Signal;
 pub(super) struct Budget(Rc<State>);
 
 struct State {
-    bytes_max: usize,
-    free_bytes: Cell<usize>,
-    given_back: Signal,
+    bytes_max: u32,
+    /// A permit is a byte.
+    free: Arc<Semaphore>,
     waiting: Cell<usize>,
+    /// Notified when somebody begins to wait.
+    awaited: Signal,
 }
 
 /// A part of a budget, until dropped.
 pub(super) struct Held {
-    budget: Budget,
-    bytes: usize,
+    _permit: OwnedSemaphorePermit,
 }
 
 impl Budget {
+    /// `bytes_max`: 4 GiB at most.
     pub(super) fn new(bytes_max: usize) -> Self {
-        Self(Rc::new(State {
-            bytes_max,
-            free_bytes: Cell::new(bytes_max),
-            given_back: Signal::default(),
-            waiting: Cell::default(),
-        }))
+        let bytes_max = u32::try_from(bytes_max).unwrap_or(u32::MAX);
+        let free = Arc::new(Semaphore::new(bytes_max as usize));
+        Self(Rc::new(State { bytes_max, free, waiting: Cell::default(), awaited: Signal::default() }))
     }
 
-    /// Bytes that are held.
+    /// Bytes that are held, those included that somebody who waited has been given.
     pub(super) fn held_bytes(&self) -> usize {
-        self.0.bytes_max - self.0.free_bytes.get()
+        self.0.bytes_max as usize - self.0.free.available_permits()
     }
 
     /// Whether somebody waits.
@@ -43,39 +45,48 @@ impl Budget {
         self.0.waiting.get() > 0
     }
 
+    /// Completes while somebody waits.
+    pub(super) async fn until_awaited(&self) {
+        while !self.is_awaited() {
+            self.0.awaited.wait().await;
+        }
+    }
+
+    /// Takes `bytes` bytes, at most all there are, if they are free and nobody waits for them.
+    pub(super) fn try_take(&self, bytes: usize) -> Option<Held> {
+        let permit = Arc::clone(&self.0.free).try_acquire_many_owned(self.permits(bytes)).ok()?;
+        Some(Held { _permit: permit })
+    }
+
     /// Waits until `bytes` bytes are free, at most all there are, and takes them.
     pub(super) async fn take(&self, bytes: usize) -> Held {
-        let bytes = bytes.min(self.0.bytes_max);
-        while self.0.free_bytes.get() < bytes {
-            let _waiting = Waiting::new(&self.0.waiting);
-            self.0.given_back.wait().await;
+        if let Some(held) = self.try_take(bytes) {
+            return held;
         }
-        self.0.free_bytes.set(self.0.free_bytes.get() - bytes);
-        Held { budget: self.clone(), bytes }
+        let _waiting = Waiting::begin(&self.0);
+        let taken = Arc::clone(&self.0.free).acquire_many_owned(self.permits(bytes)).await;
+        Held { _permit: taken.expect("the semaphore is never closed") }
+    }
+
+    fn permits(&self, bytes: usize) -> u32 {
+        u32::try_from(bytes).unwrap_or(u32::MAX).min(self.0.bytes_max)
     }
 }
 
-/// Counts somebody who waits, as long as it lives.
-struct Waiting<'a>(&'a Cell<usize>);
+/// Somebody waits, until dropped.
+struct Waiting<'a>(&'a State);
 
 impl<'a> Waiting<'a> {
-    fn new(count: &'a Cell<usize>) -> Self {
-        count.set(count.get() + 1);
-        Self(count)
+    fn begin(state: &'a State) -> Self {
+        state.waiting.set(state.waiting.get() + 1);
+        state.awaited.notify();
+        Self(state)
     }
 }
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        self.0.set(self.0.get() - 1);
-    }
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        let state = &self.budget.0;
-        state.free_bytes.set(state.free_bytes.get() + self.bytes);
-        state.given_back.notify();
+        self.0.waiting.set(self.0.waiting.get() - 1);
     }
 }
 
@@ -94,18 +105,21 @@ mod tests {
     }
 
     #[test]
-    fn what_is_held_is_never_more_than_the_budget_and_comes_back() {
+    fn what_is_held_is_never_more_than_the_budget_and_comes_back_in_order() {
         let budget = Budget::new(100);
         let first = poll_once(budget.take(60)).expect("there is room");
-        let mut third = pin!(budget.take(60));
-        assert!(third.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
-        assert!(budget.is_awaited());
-        let second = poll_once(budget.take(40)).expect("there is room");
-        assert_eq!(budget.held_bytes(), 100);
+        let mut second = pin!(budget.take(60));
+        assert!(poll_once(budget.until_awaited()).is_none());
+        assert!(second.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        assert!(budget.is_awaited() && poll_once(budget.until_awaited()).is_some());
+        assert!(budget.try_take(40).is_none() && poll_once(budget.take(40)).is_none(), "somebody came before");
         drop(first);
-        assert_eq!(budget.held_bytes(), 40);
-        assert!(poll_once(third).is_some() && !budget.is_awaited());
-        drop(second);
+        let second = poll_once(second).expect("it is its turn");
+        assert!(!budget.is_awaited());
+        assert_eq!(budget.held_bytes(), 60);
+        let third = budget.try_take(40).expect("nobody waits");
+        assert_eq!(budget.held_bytes(), 100);
+        drop((second, third));
         assert_eq!(budget.held_bytes(), 0);
         assert!(poll_once(budget.take(1_000)).is_some(), "more than all there is is all there is");
     }

@@ -1,29 +1,26 @@
 //! Reads of the log's files that are to be sent: into memory, within a bound for all connections of a shard together, so
 //! that readers that lag leave room for what arrives; or, from segments that are closed, by reference to the page cache.
 
-use std::cell::Cell;
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
-use std::sync::Arc;
 
 use bytes::BytesMut;
 use corelane_log::Shard as LogShard;
 use corelane_log::env::{BLOCK_BYTES, Chunk, File};
 use futures_util::FutureExt;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use super::budget::{Budget, Held};
 use crate::io::arena::{ShardChunk, ShardSlice};
 use crate::io::disk::ShardFile;
 use crate::io::env::ShardEnv;
 use crate::io::pipe::{Pipe, Pipes};
-use crate::io::signal::Signal;
 use crate::limits;
 
 /// Reads files within a bound of memory.
 pub(super) struct FileReader {
     log: LogShard<ShardEnv>,
-    memory: Memory,
+    memory: Budget,
     pipes: Pipes,
 }
 
@@ -33,7 +30,7 @@ pub(super) type Reading = Pin<Box<dyn Future<Output = io::Result<Staged>>>>;
 /// Bytes that were read and wait to be sent.
 pub(super) enum Staged {
     /// In memory.
-    Memory { slice: ShardSlice, _held: OwnedSemaphorePermit },
+    Memory { slice: ShardSlice, _held: Held },
     /// In a pipe, behind those that were taken out of it.
     Pipe { pipe: Pipe, taken: BytesMut },
 }
@@ -45,48 +42,6 @@ impl Staged {
             Self::Memory { slice, .. } => slice.len(),
             Self::Pipe { pipe, taken } => taken.len() + pipe.bytes(),
         }
-    }
-}
-
-/// What reads may hold, in blocks. Those who wait get it in their order, so that small reads do not overtake a large one
-/// for ever.
-struct Memory {
-    free: Arc<Semaphore>,
-    waiting: Cell<usize>,
-    /// Notified when somebody begins to wait.
-    awaited: Signal,
-}
-
-/// Somebody waits, until dropped.
-struct Waiting<'a>(&'a Memory);
-
-impl<'a> Waiting<'a> {
-    fn begin(memory: &'a Memory) -> Self {
-        memory.waiting.set(memory.waiting.get() + 1);
-        memory.awaited.notify();
-        Self(memory)
-    }
-}
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        self.0.waiting.set(self.0.waiting.get() - 1);
-    }
-}
-
-impl Memory {
-    /// What is free, unless others wait for it.
-    fn try_take(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
-        Arc::clone(&self.free).try_acquire_many_owned((bytes / BLOCK_BYTES) as u32).ok()
-    }
-
-    async fn take(&self, bytes: usize) -> OwnedSemaphorePermit {
-        if let Some(held) = self.try_take(bytes) {
-            return held;
-        }
-        let _waiting = Waiting::begin(self);
-        let taken = Arc::clone(&self.free).acquire_many_owned((bytes / BLOCK_BYTES) as u32).await;
-        taken.expect("the semaphore is never closed")
     }
 }
 
@@ -110,21 +65,17 @@ impl Blocks {
 impl FileReader {
     pub(super) fn new(log: LogShard<ShardEnv>, bytes_max: usize) -> Self {
         let least = limits::READ_PIECE_BYTES + 2 * BLOCK_BYTES;
-        let free = Arc::new(Semaphore::new(bytes_max.max(least) / BLOCK_BYTES));
-        let memory = Memory { free, waiting: Cell::new(0), awaited: Signal::default() };
-        Self { log, memory, pipes: Pipes::new(limits::PIPES_MAX) }
+        Self { log, memory: Budget::new(bytes_max.max(least)), pipes: Pipes::new(limits::PIPES_MAX) }
     }
 
     /// Completes while somebody waits for memory.
     pub(super) async fn until_memory_is_awaited(&self) {
-        while !self.is_memory_awaited() {
-            self.memory.awaited.wait().await;
-        }
+        self.memory.until_awaited().await;
     }
 
     /// Whether somebody waits for memory.
     pub(super) fn is_memory_awaited(&self) -> bool {
-        self.memory.waiting.get() > 0
+        self.memory.is_awaited()
     }
 
     /// Reads up to `bytes` bytes at `offset`, at least one, unless the memory for them must be waited for: the reading may
@@ -163,7 +114,7 @@ async fn fill(file: ShardFile, pipe: Pipe, offset: u64, bytes: usize) -> io::Res
     Ok(Staged::Pipe { pipe, taken: BytesMut::new() })
 }
 
-async fn read(file: ShardFile, chunk: ShardChunk, blocks: Blocks, held: OwnedSemaphorePermit) -> io::Result<Staged> {
+async fn read(file: ShardFile, chunk: ShardChunk, blocks: Blocks, held: Held) -> io::Result<Staged> {
     let read = file.read(&chunk, 0, blocks.bytes, blocks.offset).await?;
     let end = blocks.skip + blocks.wanted;
     if read < end {
