@@ -1,6 +1,8 @@
 //! What an operator says about brokers and data that will not come back: that a broker is forgotten, that a partition's
 //! loss is accepted. Never guessed by a broker itself.
 
+use std::time::Instant;
+
 use corelane_proto::frame::Status;
 use corelane_proto::ids::{Epoch, TopicId, TopicName};
 use corelane_proto::pb;
@@ -75,12 +77,51 @@ impl<S: Store> Control<S> {
         partition: u32,
         epoch: Epoch,
     ) -> Result<pb::AcceptLossResponse, Failure> {
+        let membership = Membership::new(self.store.clone(), self.keys.clone(), self.broker_id);
+        let cluster = membership.cluster().await;
+        let cluster = cluster.map_err(|error| Failure::new(Status::RegistryUnavailable, error.to_string()))?;
+        let incarnation = cluster.map_or(0, |(record, _)| record.incarnation);
+        self.check_told(Instant::now())?;
+        check_held_nowhere(&self.view.borrow(), incarnation)?;
         let (name, topic) = check_unrecorded(&self.view.borrow(), &self.hosted.borrow(), topic_id, partition)?;
         let place = place(1, &self.candidates(1)?)[0];
         let begun = self.topics.begin_lost((&name, topic), topic_id, partition, epoch, place).await?;
         tracing::warn!(%topic_id, partition, %epoch, broker_id = place, "a partition without a record begins anew");
         Ok(pb::AcceptLossResponse { epoch: begun.epoch.0, broker_id: place })
     }
+}
+
+impl<S: Store> Control<S> {
+    /// Brokers that run say what they hold once they have seen that the registry is another one.
+    fn check_told(&self, now: Instant) -> Result<(), Failure> {
+        let Some(restored) = self.standing.borrow().restored else { return Ok(()) };
+        let rest = self.config.broker_lease.0.saturating_sub(now.duration_since(restored));
+        if rest.is_zero() {
+            return Ok(());
+        }
+        let reason = "the registry was restored just now, and brokers that run have yet to say what they hold";
+        Err(Failure::new(Status::Busy, format!("{reason}; try again in {} s", rest.as_secs() + 1)))
+    }
+}
+
+/// What has no record may lie in the directory of a broker that runs: the registry may not have been brought back from that.
+fn check_held_nowhere(view: &View, incarnation: u64) -> Result<(), Failure> {
+    for (id, alive) in &view.alive {
+        if alive.incarnation != incarnation {
+            let reason = format!("broker {id} has yet to say what it holds; try again in some seconds");
+            return Err(Failure::new(Status::Busy, reason));
+        }
+        if alive.unrecorded > 0 {
+            let count = alive.unrecorded;
+            let reason = format!(
+                "{count} partitions in the data directory of broker {id} are unknown to the registry, and this may be one of \
+                 them: stop that broker and bring them back with corelane registry restore-from and its directory, or move \
+                 them out of it"
+            );
+            return Err(invalid_field("partition", reason));
+        }
+    }
+    Ok(())
 }
 
 /// What serves, or has yet to be tried, is not lost.
@@ -162,7 +203,8 @@ mod tests {
         }
         for id in running {
             let (uuid, instance) = (format!("u{id}"), format!("i{id}"));
-            view.alive.insert(*id, AliveRecord { instance, uuid, started_ms: 0, partitions: 0, leaving: false });
+            let alive = AliveRecord { instance, uuid, incarnation: 3, ..AliveRecord::default() };
+            view.alive.insert(*id, alive);
         }
         view
     }
@@ -188,6 +230,17 @@ mod tests {
         }
         assert!(check_lost(&hosted(1, Served::Refused(epoch, "lost".to_owned())), ID, 0).is_err(), "another one");
         assert!(check_lost(&Hosted::new(), ID, 0).is_err(), "it has yet to be tried");
+    }
+
+    #[test]
+    fn what_a_running_broker_may_hold_is_not_lost() {
+        let mut view = view(&[1, 2]);
+        assert!(check_held_nowhere(&view, 3).is_ok());
+        let untold = check_held_nowhere(&view, 4).expect_err("they have yet to see that it is another registry");
+        assert_eq!(untold.status, Status::Busy);
+        view.alive.get_mut(&2).expect("it runs").unrecorded = 1;
+        let held = check_held_nowhere(&view, 3).expect_err("it may be what broker 2 holds");
+        assert!(held.error.message.contains("broker 2") && held.error.message.contains("restore-from"));
     }
 
     #[test]

@@ -64,6 +64,7 @@ impl<S: Store> Control<S> {
     fn believe(&self, view: &View) {
         self.note_passages(view);
         self.view.borrow_mut().clone_from(view);
+        self.believed.set(self.standing.borrow().incarnation);
         if let Some(seen) = &mut self.standing.borrow_mut().seen {
             seen.revision = seen.revision.max(view.revision);
         }

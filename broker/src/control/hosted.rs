@@ -306,7 +306,7 @@ mod tests {
             view.brokers.insert(id, record);
         }
         let (instance, uuid) = ("i".to_owned(), "u".to_owned());
-        view.alive.insert(1, AliveRecord { instance, uuid, started_ms: 0, partitions: 0, leaving: false });
+        view.alive.insert(1, AliveRecord { instance, uuid, ..AliveRecord::default() });
         view
     }
 

@@ -6,12 +6,19 @@
 use std::cell::Cell;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use corelane_log::blocking::BlockingDisk;
+use corelane_log::data_dir::{DataDir, FoundTopic};
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::Control;
-use crate::registry::membership::{IdentityError, Membership};
+use super::host::blocking;
+use crate::registry::membership::{Holds, IdentityError, Membership};
 use crate::registry::records::{AliveRecord, BrokerRecord};
-use crate::registry::store::{LeaseId, Store, StoreError};
+use crate::registry::store::{LeaseId, Revision, Store, StoreError};
+use crate::registry::view::View;
+
+/// Which view was counted by: the registry's incarnation, and the revision.
+pub(super) type Counted = (u64, Revision);
 
 /// This run of the broker, as the registry knows it.
 pub(super) struct Member<S> {
@@ -33,13 +40,15 @@ impl<S: Store> Member<S> {
     }
 
     /// Registers and takes a lease. `false`: another directory's broker with this number is still among those that run.
-    pub(super) async fn join(&self, partitions: u32) -> Result<bool, IdentityError> {
+    pub(super) async fn join(&self, holds: Holds) -> Result<bool, IdentityError> {
         self.membership.register(&self.record).await?;
         let alive = AliveRecord {
             instance: self.record.instance.clone(),
             uuid: self.record.uuid.clone(),
             started_ms: self.started_ms,
-            partitions,
+            partitions: holds.partitions,
+            unrecorded: holds.unrecorded,
+            incarnation: holds.incarnation,
             leaving: false,
         };
         let lease = self.membership.announce(&self.record, &alive, self.life).await?;
@@ -94,8 +103,7 @@ impl<S: Store> Member<S> {
             return Ok(());
         }
         control.note_registering(&self.membership).await?;
-        let partitions = control.view.borrow().partitions_on(control.broker_id);
-        if self.join(partitions).await? {
+        if self.join(control.holds().await).await? {
             tracing::info!("this broker is among those that run");
         } else {
             tracing::error!("another broker with this number runs; stop one of them");
@@ -104,8 +112,7 @@ impl<S: Store> Member<S> {
     }
 
     async fn keep_place(&self, control: &Control<S>) -> Result<bool, IdentityError> {
-        let partitions = control.view.borrow().partitions_on(control.broker_id);
-        match self.membership.keep_place(&self.record, partitions).await {
+        match self.membership.keep_place(&self.record, control.holds().await).await {
             // Full: the count waits, and the place is there.
             Err(IdentityError::Store(StoreError::NoSpace)) => Ok(true),
             kept => kept,
@@ -125,6 +132,23 @@ impl<S: Store> Member<S> {
 }
 
 impl<S: Store> Control<S> {
+    /// What this broker tells of its partitions. The data directory is looked through when the registry has changed.
+    async fn holds(&self) -> Holds {
+        let (believed, revision) = (self.believed.get(), self.view.borrow().revision);
+        let known = self.counted.get();
+        if known.0 == (believed, revision) {
+            return known.1;
+        }
+        let data = self.config.data.clone();
+        let on_disk = blocking(move || corelane_log::blocking::run(DataDir::new(BlockingDisk, data).topics()));
+        // Counted as one, what cannot be listed keeps others from taking what lies here for lost.
+        let unrecorded = on_disk.await.map_or(1, |topics| unrecorded_of(&topics, &self.view.borrow()));
+        let partitions = self.view.borrow().partitions_on(self.broker_id);
+        let holds = Holds { partitions, unrecorded, incarnation: believed };
+        self.counted.set(((believed, revision), holds));
+        holds
+    }
+
     /// Before the registry hears of this start: it must not know a later one, and the directory notes that it will know this
     /// one, so that an older copy of it can be told.
     async fn note_registering(&self, membership: &Membership<S>) -> Result<(), IdentityError> {
@@ -138,6 +162,25 @@ impl<S: Store> Control<S> {
             IdentityError::Store(StoreError::Unavailable(format!("the identity file could not be written: {error}")))
         })
     }
+}
+
+/// Partitions on a disk of which the registry has no record, of no broker, unless their topic was deleted. A topic's directory
+/// that does not say which it is may hold any.
+fn unrecorded_of(on_disk: &[FoundTopic], view: &View) -> u32 {
+    let mut count = 0;
+    for topic in on_disk {
+        let Ok(identity) = &topic.identity else {
+            count += topic.partitions.len().max(1);
+            continue;
+        };
+        if view.deleted.contains_key(&identity.topic_id) {
+            continue;
+        }
+        let known = view.partitions.get(&identity.topic_id);
+        let has_record = |partition: &u32| known.is_some_and(|known| known.contains_key(partition));
+        count += topic.partitions.iter().filter(|partition| !has_record(partition)).count();
+    }
+    u32::try_from(count).unwrap_or(u32::MAX)
 }
 
 /// How long an orderly stop waits for the registry to hear of it.

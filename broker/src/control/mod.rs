@@ -21,7 +21,7 @@ mod start;
 pub mod tool;
 pub mod topic_config;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
@@ -39,12 +39,14 @@ use crate::config::Config;
 use crate::limits::SHARD_ANSWER_MAX;
 use crate::messages::{Answer, Metadata, ToShard};
 use crate::registry::keys::Keys;
+use crate::registry::membership::Holds;
 use crate::registry::store::Store;
 use crate::registry::topics::Topics;
 use crate::registry::view::View;
 use directories::Directories;
 use groups::Groups;
 use hosted::Hosted;
+use member::Counted;
 use standing::Standing;
 
 /// What the control thread's tasks share. Borrowed for moments only, never across an await.
@@ -65,6 +67,10 @@ pub(crate) struct Control<S: Store> {
     was_clean: bool,
     /// The largest write window that the data directory has ever seen, in bytes.
     window_max_ever: u64,
+    /// The registry's incarnation of which `view` is; 0: of none, it was only remembered.
+    believed: Cell<u64>,
+    /// What the data directory holds, and by which view that was counted.
+    counted: Cell<(Counted, Holds)>,
     /// The topics' directories on its disk.
     directories: RefCell<Directories>,
     view: RefCell<View>,

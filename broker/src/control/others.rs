@@ -80,7 +80,7 @@ mod tests {
         let record = BrokerRecord { uuid, starts, instance, listeners: Vec::new(), shards: 1, version };
         put(view, &Key::Broker(id), record.to_bytes());
         let (uuid, instance) = ("u".to_owned(), "i".to_owned());
-        let alive = AliveRecord { instance, uuid, started_ms: 0, partitions: 0, leaving };
+        let alive = AliveRecord { instance, uuid, leaving, ..AliveRecord::default() };
         put(view, &Key::Alive(id), alive.to_bytes());
     }
 

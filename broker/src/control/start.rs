@@ -1,7 +1,7 @@
 //! From a configuration to a broker that serves: each step in the order that keeps data safe, each failure one line with
 //! cause and remedy.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use crate::config::{AutoCount, Config, HostPort};
 use crate::limits::{CONTROL_QUEUE_MAX, SEND_MAX_S, SHARDS_MAX};
 use crate::messages::{Metadata, ToShard};
 use crate::registry::keys::Keys;
-use crate::registry::membership::{IdentityError, Membership, check_kind, choose_cluster};
+use crate::registry::membership::{Holds, IdentityError, Membership, check_kind, choose_cluster};
 use crate::registry::placement::shard_of;
 use crate::registry::records::{BrokerRecord, ListenerRecord};
 use crate::registry::store::{Seen, Store, StoreError};
@@ -134,6 +134,8 @@ impl<S: Store> Starting<S> {
             was_clean: floors.was_clean(starts_before),
             floors,
             window_max_ever: identity.window_max_ever,
+            believed: Cell::default(),
+            counted: Cell::default(),
             directories: RefCell::default(),
             view: RefCell::default(),
             hosted: RefCell::default(),
@@ -176,6 +178,7 @@ async fn first_view<S: Store>(control: &Control<S>, member: &Member<S>) -> Resul
         match join_and_list(control, member).await {
             Ok(follower) => {
                 control.view.borrow_mut().clone_from(follower.view());
+                control.believed.set(control.standing.borrow().incarnation);
                 return Ok(Some(follower));
             }
             Err(StartError::Identity(error)) if error.is_retryable() || (was_used && error.is_refusal()) => {
@@ -198,7 +201,7 @@ async fn join_and_list<S: Store>(control: &Control<S>, member: &Member<S>) -> Re
     let life = control.config.broker_lease.0;
     let deadline = Instant::now() + 2 * life;
     loop {
-        match member.join(0).await {
+        match member.join(Holds::default()).await {
             Ok(true) => break,
             Ok(false) if Instant::now() > deadline => {
                 let broker_id = control.broker_id;

@@ -187,6 +187,24 @@ pub fn check_kind(identity: Option<&Identity>, kind: &str) -> Result<(), Identit
     if was_on_etcd && kind == "embedded" { Err(IdentityError::LeftBehind) } else { Ok(()) }
 }
 
+/// What a broker tells of its partitions while it runs; see [`AliveRecord`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Holds {
+    /// That lie on it.
+    pub partitions: u32,
+    /// That lie in its data directory and have no record.
+    pub unrecorded: u32,
+    /// In which life of the registry they were counted.
+    pub incarnation: u64,
+}
+
+impl AliveRecord {
+    /// What it tells.
+    pub fn holds(&self) -> Holds {
+        Holds { partitions: self.partitions, unrecorded: self.unrecorded, incarnation: self.incarnation }
+    }
+}
+
 /// A broker's place in the registry.
 #[derive(Clone)]
 pub struct Membership<S> {
@@ -345,9 +363,9 @@ impl<S: Store> Membership<S> {
         Err(IdentityError::Busy { broker_id: self.broker_id })
     }
 
-    /// Whether the registry has this run's record and its entry among those that run. An entry that tells another number of
+    /// Whether the registry has this run's record and its entry among those that run. An entry that tells other numbers of
     /// partitions is written again, under the lease that it has.
-    pub async fn keep_place(&self, record: &BrokerRecord, partitions: u32) -> Result<bool, IdentityError> {
+    pub async fn keep_place(&self, record: &BrokerRecord, holds: Holds) -> Result<bool, IdentityError> {
         let Some((known, _)) = self.registered().await? else { return Ok(false) };
         check_successor(self.broker_id, &known, record)?;
         let key = self.keys.key(&Key::Alive(self.broker_id));
@@ -357,8 +375,9 @@ impl<S: Store> Membership<S> {
         if known != *record || alive.instance != record.instance {
             return Ok(false);
         }
-        if alive.partitions != partitions {
-            alive.partitions = partitions;
+        if alive.holds() != holds {
+            let Holds { partitions, unrecorded, incarnation } = holds;
+            (alive.partitions, alive.unrecorded, alive.incarnation) = (partitions, unrecorded, incarnation);
             let put = Op::Put { key: key.clone(), value: alive.to_bytes(), lease: entry.lease };
             self.store.commit(Txn::new().when(&key, Test::Modified(entry.mod_revision)).then(put)).await?;
         }

@@ -71,7 +71,7 @@ pub struct ListenerRecord {
 }
 
 /// `alive/<broker id>`: there while the broker's lease lives.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AliveRecord {
     /// Random, of this run of the broker.
     pub instance: String,
@@ -81,6 +81,12 @@ pub struct AliveRecord {
     pub started_ms: i64,
     /// How many partitions lie on it.
     pub partitions: u32,
+    /// How many lie in its data directory of which the registry has no record, of no broker.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub unrecorded: u32,
+    /// The registry's incarnation in which these were counted; 0: not yet.
+    #[serde(default)]
+    pub incarnation: u64,
     /// It stops in order: whoever sees this entry go knows that no lease has ended.
     #[serde(default, skip_serializing_if = "is_false")]
     pub leaving: bool,
@@ -258,9 +264,11 @@ pub(super) mod tests {
                 uuid: "u".to_owned(),
                 started_ms: 5,
                 partitions: 7,
+                unrecorded: 0,
+                incarnation: 2,
                 leaving: false,
             },
-            r#"{"instance":"i","uuid":"u","started_ms":5,"partitions":7}"#,
+            r#"{"instance":"i","uuid":"u","started_ms":5,"partitions":7,"incarnation":2}"#,
         );
     }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use corelane_broker::registry::keys::{Key, Keys};
-use corelane_broker::registry::membership::{IdentityError, Membership};
+use corelane_broker::registry::membership::{Holds, IdentityError, Membership};
 use corelane_broker::registry::records::{AliveRecord, BrokerRecord, Record as _};
 use corelane_broker::registry::store::{Store, StoreError, Txn};
 
@@ -67,26 +67,26 @@ async fn an_entry_among_those_that_run_tells_how_many_partitions_there_are_now<S
     let entry = |partitions| AliveRecord {
         instance: "i1".to_owned(),
         uuid: "u1".to_owned(),
-        started_ms: 5,
         partitions,
-        leaving: false,
+        ..AliveRecord::default()
     };
+    let holds = |partitions| Holds { partitions, ..Holds::default() };
     broker.register(&start).await.expect("registered");
-    assert!(!broker.keep_place(&start, 0).await.expect("looked"), "it has not said that it runs");
+    assert!(!broker.keep_place(&start, holds(0)).await.expect("looked"), "it has not said that it runs");
     let life = Duration::from_hours(1);
     let lease = broker.announce(&start, &entry(0), life).await.expect("announced").expect("a lease");
     let alive = keys.key(&Key::Alive(1));
     let look = async || store.get(&alive).await.expect("get").expect("there");
     let announced = look().await;
-    assert!(broker.keep_place(&start, 0).await.expect("looked"));
+    assert!(broker.keep_place(&start, holds(0)).await.expect("looked"));
     assert_eq!(look().await.mod_revision, announced.mod_revision, "what is true is not written again");
-    assert!(broker.keep_place(&start, 3).await.expect("looked"));
+    assert!(broker.keep_place(&start, holds(3)).await.expect("looked"));
     let told = look().await;
     assert_eq!((AliveRecord::from_bytes(&told.value).expect("readable"), told.lease), (entry(3), Some(lease)));
-    assert!(!broker.keep_place(&broker_record("u1", 1, "i2"), 7).await.is_ok_and(|kept| kept), "another run");
+    assert!(!broker.keep_place(&broker_record("u1", 1, "i2"), holds(7)).await.is_ok_and(|kept| kept), "another run");
     assert_eq!(look().await.value, told.value);
     broker.revoke(lease).await.expect("revoked");
-    assert!(!broker.keep_place(&start, 3).await.expect("looked"), "its lease has ended");
+    assert!(!broker.keep_place(&start, holds(3)).await.expect("looked"), "its lease has ended");
 }
 
 async fn a_restart_takes_its_own_lease_over_and_no_others<S: Store>(store: &S, keys: &Keys) {
@@ -94,9 +94,7 @@ async fn a_restart_takes_its_own_lease_over_and_no_others<S: Store>(store: &S, k
     let record = |instance: &str, uuid: &str| AliveRecord {
         instance: instance.to_owned(),
         uuid: uuid.to_owned(),
-        started_ms: 0,
-        partitions: 0,
-        leaving: false,
+        ..AliveRecord::default()
     };
     let life = Duration::from_hours(1);
     let (start_1, start_2) = (broker_record("u1", 1, "i1"), broker_record("u1", 2, "i2"));

@@ -96,13 +96,7 @@ async fn a_creation_that_died_is_swept_and_its_creator_changes_nothing_any_more<
         assert!(store.commit(page.clone()).await.expect("a page").succeeded);
         page
     };
-    let alive = AliveRecord {
-        instance: "instance-1".to_owned(),
-        uuid: "u".to_owned(),
-        started_ms: 0,
-        partitions: 0,
-        leaving: false,
-    };
+    let alive = AliveRecord { instance: "instance-1".to_owned(), uuid: "u".to_owned(), ..AliveRecord::default() };
     store.commit(Txn::new().put(keys.key(&Key::Alive(1)), alive.to_bytes())).await.expect("alive");
     let of_a_dead_broker = begin(1, "instance-0").await;
     let of_this_one = begin(2, "instance-1").await;
