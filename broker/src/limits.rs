@@ -244,8 +244,10 @@ pub const GROUP_SUBSCRIPTIONS_MAX: usize = 2_000;
 pub const SUBSCRIBED_NAMES_MAX: usize = 1_000;
 /// A pattern, in bytes.
 pub const PATTERN_BYTES_MAX: usize = 1_000;
-/// What a pattern is compiled to, in bytes.
-pub const PATTERN_PROGRAM_BYTES_MAX: usize = MIB;
+/// What a pattern is compiled to, in bytes: a millisecond's work. A larger one is refused.
+pub const PATTERN_PROGRAM_BYTES_MAX: usize = 64 * KIB;
+/// Patterns that a broker keeps compiled; above it, all are forgotten and compiled again as they are needed.
+pub const PATTERNS_KEPT_MAX: usize = 2_000;
 /// A client's name, in bytes.
 pub const CLIENT_NAME_BYTES_MAX: usize = 128;
 /// Partitions that one Claim, Commit, Release or `ResetGroup` names. More are answered `TOO_LARGE`.
@@ -369,6 +371,8 @@ const _: () = assert!(
 const _: () = assert!(MESSAGE_BYTES_LIMIT <= SET_BYTES_LIMIT, "a message fits into a set");
 const _: () = assert!(2 * TXN_PAGE + 3 <= TXN_OPERATIONS_MAX, "a compare and a write a key fit one transaction");
 const _: () = assert!(CLAIMS_A_TXN + 3 <= TXN_OPERATIONS_MAX, "a claim's steps fit one transaction");
+const _: () =
+    assert!(GROUP_SUBSCRIPTIONS_MAX <= PATTERNS_KEPT_MAX, "a decision about one group compiles no pattern twice");
 const _: () = assert!(COMMITS_A_TXN + 5 <= TXN_OPERATIONS_MAX, "a page of commits fits one transaction");
 const _: () = assert!(TARGET_BYTES_MAX + 64 * KIB <= TXN_BYTES_MAX, "a target fits one transaction");
 const _: () = assert!(TARGET_CHUNK_BYTES <= REGISTRY_VALUE_BYTES_MAX, "a chunk of a target fits a value");

@@ -31,6 +31,7 @@ use crate::limits::{self, GROUP_CALLS_MAX};
 use crate::messages::Failure;
 use crate::registry::groups::admin::GroupPosition;
 use crate::registry::groups::overdue::Overdue;
+use crate::registry::groups::subscription::Patterns;
 use crate::registry::groups::view::{GroupsView, TopicsView};
 use crate::registry::groups::{GroupError, GroupStore, OTHER_LIFE};
 use crate::registry::keys::Keys;
@@ -134,6 +135,7 @@ struct Positions {
 struct State {
     view: GroupsView,
     topics: TopicsView,
+    patterns: Patterns,
     /// Whether the view is there and followed.
     is_listed: bool,
     /// Which life of the store this is; 0: not known yet.

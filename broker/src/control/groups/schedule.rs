@@ -254,9 +254,11 @@ impl<S: Store> Groups<S> {
 
     /// What is to be done about the group's target, by what was seen.
     pub(super) fn decide(&self, group: &str) -> Step {
-        let state = self.state.borrow();
+        let state = &mut *self.state.borrow_mut();
         match state.view.groups.get(group) {
-            Some(of_group) if state.is_listed => decide(of_group, &state.topics, state.incarnation),
+            Some(of_group) if state.is_listed => {
+                decide(of_group, &state.topics, &mut state.patterns, state.incarnation)
+            }
             _ => Step::Nothing,
         }
     }

@@ -1,13 +1,14 @@
-//! What a member subscribes to: topics by name, or a pattern that names must match. Pure.
+//! What a member subscribes to: topics by name, or a pattern that names must match; and the patterns that were compiled, as
+//! compiling one costs more than matching it with every topic. Pure.
 
 use std::collections::BTreeMap;
 
 use corelane_proto::ids::TopicName;
-use regex::{Regex, RegexBuilder};
+use regex::bytes::{Regex, RegexBuilder};
 
 use super::GroupError;
 use super::view::TopicState;
-use crate::limits::{PATTERN_BYTES_MAX, PATTERN_PROGRAM_BYTES_MAX, SUBSCRIBED_NAMES_MAX};
+use crate::limits::{PATTERN_BYTES_MAX, PATTERN_PROGRAM_BYTES_MAX, PATTERNS_KEPT_MAX, SUBSCRIBED_NAMES_MAX};
 
 /// What a member subscribes to.
 #[derive(Clone, Debug)]
@@ -29,6 +30,10 @@ impl Subscription {
             }
             ([], pattern) => match compile(pattern) {
                 Ok(regex) => Ok(Self::Pattern(Box::new(regex), pattern.to_owned())),
+                Err(regex::Error::CompiledTooBig(limit)) => {
+                    let remedy = "give smaller repetitions, or classes of ASCII like [a-z]";
+                    invalid("pattern", format!("the pattern is compiled to more than {limit} bytes; {remedy}"))
+                }
                 Err(error) => invalid("pattern", format!("not a regular expression: {error}")),
             },
             (names, "") if names.len() > SUBSCRIBED_NAMES_MAX => {
@@ -53,7 +58,7 @@ impl Subscription {
     pub fn matches(&self, name: &TopicName) -> bool {
         match self {
             Self::Names(names) => names.binary_search(name).is_ok(),
-            Self::Pattern(regex, _) => regex.is_match(name.as_str()),
+            Self::Pattern(regex, _) => regex.is_match(name.as_str().as_bytes()),
         }
     }
 
@@ -66,9 +71,43 @@ impl Subscription {
     }
 }
 
+/// The patterns of members, each compiled when a decision first needs it.
+#[derive(Debug, Default)]
+pub struct Patterns {
+    /// None: it cannot be compiled.
+    kept: BTreeMap<String, Option<Subscription>>,
+    #[cfg(test)]
+    pub(super) compiled: usize,
+}
+
+impl Patterns {
+    /// The subscription to a pattern. It was checked when its member joined, by a broker of another version maybe: one that
+    /// cannot be compiled here is named in the log and covers no topic.
+    pub fn get(&mut self, pattern: &str) -> Option<&Subscription> {
+        if !self.kept.contains_key(pattern) {
+            if self.kept.len() >= PATTERNS_KEPT_MAX {
+                self.kept.clear();
+            }
+            #[cfg(test)]
+            {
+                self.compiled += 1;
+            }
+            let subscription = Subscription::new(&[], pattern)
+                .inspect_err(|error| tracing::error!(pattern, %error, "a member's pattern covers no topic"));
+            self.kept.insert(pattern.to_owned(), subscription.ok());
+        }
+        self.kept.get(pattern)?.as_ref()
+    }
+}
+
 /// The whole name must match. The library matches in time linear in the name, whatever the pattern.
 fn compile(pattern: &str) -> Result<Regex, regex::Error> {
-    let build = |pattern: &str| RegexBuilder::new(pattern).size_limit(PATTERN_PROGRAM_BYTES_MAX).build();
+    let limited = |pattern: &str, unicode| {
+        let mut builder = RegexBuilder::new(pattern);
+        builder.unicode(unicode).size_limit(PATTERN_PROGRAM_BYTES_MAX).dfa_size_limit(PATTERN_PROGRAM_BYTES_MAX).build()
+    };
+    // Names are ASCII: a class like `\w` need not hold all of Unicode's letters, unless the pattern asks for those.
+    let build = |pattern: &str| limited(pattern, false).or_else(|_| limited(pattern, true));
     // By itself first, or one that closes the brackets below would pass.
     build(pattern)?;
     build(&format!("^(?:{pattern})$"))
@@ -88,6 +127,24 @@ mod tests {
         for (topic, is_covered) in [("views", true), ("clicks-eu", true), ("views2", false), ("my-views", false)] {
             assert_eq!(pattern.matches(&name(topic)), is_covered, "{topic}");
         }
+    }
+
+    #[test]
+    fn patterns_of_every_usual_kind_are_small_enough() {
+        for pattern in [
+            r"(\w+)\.(\w+)-\d+",
+            r"[\w.-]{1,249}",
+            r"\d{4}-\d{2}-\d{2}-.*",
+            r"(?i)views-.*",
+            r"\p{L}+",
+            r"[^.]+\.(eu|us)\.[^.]+",
+        ] {
+            assert!(Subscription::new(&[], pattern).is_ok(), "{pattern}");
+        }
+        let large = Subscription::new(&[], r"\p{L}{20}").expect_err("a program of a megabyte");
+        assert!(large.to_string().contains("smaller repetitions"), "{large}");
+        let unicode = Subscription::new(&[], r"\p{Lu}.*").expect("a pattern");
+        assert!(unicode.matches(&name("Views")) && !unicode.matches(&name("views")));
     }
 
     #[test]

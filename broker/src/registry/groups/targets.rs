@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use corelane_proto::ids::{TopicId, TopicName};
 use sha2::{Digest as _, Sha256};
 
-use super::subscription::Subscription;
+use super::subscription::Patterns;
 use super::view::{GroupState, TopicState, TopicsView};
 use super::{GroupError, GroupStore, hex};
 use crate::limits::{GONE_TOPICS_A_TARGET, TARGET_BYTES_MAX, TARGET_CHUNK_BYTES};
@@ -55,14 +55,14 @@ pub struct Next {
 }
 
 /// What the members and topics that were seen come to.
-pub fn inputs(state: &GroupState, topics: &BTreeMap<TopicName, TopicState>) -> Inputs {
+pub fn inputs(state: &GroupState, topics: &BTreeMap<TopicName, TopicState>, patterns: &mut Patterns) -> Inputs {
     let mut covered: BTreeMap<(&[TopicName], Option<&str>), BTreeSet<TopicId>> = BTreeMap::new();
     let mut subscriptions = Subscriptions::new();
     let mut text = String::new();
     for (id, member) in &state.members {
         let subscription = (member.record.topics.as_slice(), member.record.pattern.as_deref());
         // Members of a group mostly subscribe to the same.
-        let ids = covered.entry(subscription).or_insert_with(|| covered_by(subscription, topics));
+        let ids = covered.entry(subscription).or_insert_with(|| covered_by(subscription, topics, patterns));
         let _ = writeln!(text, "{id:?} {subscription:?}");
         subscriptions.insert(id.clone(), ids.clone());
     }
@@ -79,28 +79,25 @@ pub fn inputs(state: &GroupState, topics: &BTreeMap<TopicName, TopicState>) -> I
 fn covered_by(
     (names, pattern): (&[TopicName], Option<&str>),
     topics: &BTreeMap<TopicName, TopicState>,
+    patterns: &mut Patterns,
 ) -> BTreeSet<TopicId> {
     match pattern {
         None => names.iter().filter_map(|name| topics.get(name)).map(|topic| topic.topic_id).collect(),
-        // It was checked when the member joined; by a broker of another version, maybe.
-        Some(pattern) => match Subscription::new(&[], pattern) {
-            Ok(subscription) => subscription.topics(topics).map(|(_, topic)| topic.topic_id).collect(),
-            Err(error) => {
-                tracing::error!(pattern, %error, "a member's pattern covers no topic");
-                BTreeSet::new()
-            }
-        },
+        Some(pattern) => {
+            let covered = patterns.get(pattern).into_iter().flat_map(|subscription| subscription.topics(topics));
+            covered.map(|(_, topic)| topic.topic_id).collect()
+        }
     }
 }
 
 /// Decides from what was seen of a group and of the topics, in this life of the store. A group without members keeps its
 /// last target, for when they come back, but not what it says of topics that are no more.
-pub fn decide(state: &GroupState, topics: &TopicsView, incarnation: u64) -> Step {
+pub fn decide(state: &GroupState, topics: &TopicsView, patterns: &mut Patterns, incarnation: u64) -> Step {
     let Some(current) = &state.record else { return Step::Nothing };
     let record = &current.record;
     let existing: BTreeSet<TopicId> = topics.topics().values().map(|topic| topic.topic_id).collect();
     let mut gone: Vec<TopicId> = record.topics.keys().filter(|id| !existing.contains(id)).copied().collect();
-    let computed = inputs(state, topics.topics());
+    let computed = inputs(state, topics.topics(), patterns);
     let is_current = state.members.is_empty() || computed.digest == record.inputs.digest;
     if is_current && gone.is_empty() {
         return Step::Nothing;
@@ -179,6 +176,10 @@ mod tests {
         }
     }
 
+    fn decide(state: &GroupState, topics: &TopicsView, incarnation: u64) -> Step {
+        super::decide(state, topics, &mut Patterns::default(), incarnation)
+    }
+
     /// Decides, as if what is to be written had been written and seen.
     fn advance(state: &mut GroupState, topics: &TopicsView) -> Next {
         let Step::Write(next) = decide(state, topics, 7) else { panic!("nothing to write") };
@@ -197,6 +198,25 @@ mod tests {
         assert_eq!(decide(&state, &topics, 7), Step::Nothing);
         state.members.remove("b");
         assert_eq!(advance(&mut state, &topics).record.generation, 2);
+    }
+
+    #[test]
+    fn however_often_it_is_decided_each_pattern_is_compiled_once() {
+        let pattern = |member: usize| format!("t.*|x{member}");
+        let members: Vec<(String, String)> = (0..50).map(|member| (member.to_string(), pattern(member))).collect();
+        let members: Vec<(&str, &str)> = members.iter().map(|(id, pattern)| (id.as_str(), pattern.as_str())).collect();
+        let (state, mut patterns) = (group(&members), Patterns::default());
+        for round in 1..=20 {
+            let topics = TopicsView::of(&[("t1", 1, round), ("t2", 2, 2)], round.into());
+            let Step::Write(next) = super::decide(&state, &topics, &mut patterns, 7) else { panic!("a first target") };
+            assert_eq!(next.target.len() as u32, round + 2);
+        }
+        assert_eq!(patterns.compiled, members.len());
+        // A faulty one is no reason to try it again.
+        for _ in 0..3 {
+            assert!(patterns.get("(").is_none());
+        }
+        assert_eq!(patterns.compiled, members.len() + 1);
     }
 
     #[test]
