@@ -238,7 +238,7 @@ pub const REMEMBER_INTERVAL: Duration = Duration::from_secs(10);
 pub const GROUPS_NAME_BYTES_MAX: usize = 249;
 /// Members of one group. The next one is answered `TOO_LARGE`.
 pub const GROUP_MEMBERS_MAX: usize = 5_000;
-/// Names and patterns that one group ever subscribed to.
+/// Names and patterns of one group: those of its members, and those that it ever subscribed to as far as there is room.
 pub const GROUP_SUBSCRIPTIONS_MAX: usize = 2_000;
 /// Topics that one member subscribes to by name.
 pub const SUBSCRIBED_NAMES_MAX: usize = 1_000;

@@ -212,7 +212,7 @@ impl From<GroupError> for Failure {
             GroupError::Unknown { .. } => Status::UnknownGroup,
             GroupError::NotEmpty { .. } => Status::GroupNotEmpty,
             GroupError::Invalid { .. } => Status::InvalidRequest,
-            GroupError::TooMany { .. } => Status::TooLarge,
+            GroupError::TooMany { .. } | GroupError::TooManySubscriptions { .. } => Status::TooLarge,
             GroupError::Busy(_) => Status::Busy,
             GroupError::Store(StoreError::Invalid(_)) | GroupError::Record { .. } => Status::Internal,
             GroupError::Behind | GroupError::Store(_) => Status::RegistryUnavailable,
@@ -220,7 +220,9 @@ impl From<GroupError> for Failure {
         let mut failure = Self::new(status, error.to_string());
         match error {
             GroupError::Invalid { field, .. } => failure.error.field = Some(field.to_owned()),
-            GroupError::TooMany { limit, .. } => failure.error.limit = Some(limit as u64),
+            GroupError::TooMany { limit, .. } | GroupError::TooManySubscriptions { limit } => {
+                failure.error.limit = Some(limit as u64);
+            }
             _ => {}
         }
         failure

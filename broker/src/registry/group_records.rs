@@ -15,10 +15,10 @@ use super::store::Revision;
 pub struct GroupRecord {
     /// Who computes the target: `corelane`; later also members of another protocol.
     pub kind: String,
-    /// Each topic name that was ever subscribed to.
+    /// Each topic name that was ever subscribed to. Where there are too many, those of no use are forgotten.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub names: BTreeSet<String>,
-    /// Each pattern that was ever subscribed to.
+    /// Each pattern that was ever subscribed to, likewise.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub patterns: BTreeSet<String>,
     /// Each topic ever subscribed to, with its partition count when its name, or a pattern that matches it, was subscribed

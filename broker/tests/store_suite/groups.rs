@@ -33,6 +33,7 @@ pub(crate) async fn run_all<S: Store>(store: &S) {
             a_claim_whose_answer_was_lost_is_answered_again(store).await;
             what_came_after_the_group_is_read_from_its_start(store).await;
             a_deleted_topic_takes_its_positions_along(store).await;
+            names_of_no_use_make_room_for_others(store).await;
             positions_are_set_and_groups_deleted_only_without_members(store).await;
             a_position_of_an_epoch_that_never_was_is_refused(store).await;
             lists_are_told_in_pages_to_whoever_asks_for_them(store).await;
@@ -497,6 +498,38 @@ async fn a_deleted_topic_takes_its_positions_along<S: Store>(store: &S) {
     let target = member.until_target_is("the other topic", |target| target == [(other, 0)]).await;
     let again = member.own(&target).await.remove(0);
     assert_eq!((again.committed, again.begins_at_start), (None, true), "another topic, that came after the group");
+}
+
+async fn names_of_no_use_make_room_for_others<S: Store>(store: &S) {
+    let world = World::new(store, "names").await;
+    world.topic("read", 1).await;
+    let mut reader = world.join(0, "g", &["read"]).await;
+    let target = reader.until_target(1).await;
+    let owned = reader.own(&target).await.remove(0);
+    assert_eq!(reader.commit(&owned, 1, 5).await, Ok(pb::CommitResult::Ok));
+    reader.leave().await.expect("left");
+    let names =
+        |from: usize, count: usize| (from..from + count).map(|i| format!("never-there-{i}")).collect::<Vec<_>>();
+    let join = |topics: Vec<String>| pb::JoinGroupRequest {
+        group: "g".to_owned(),
+        topics,
+        lease_ms: 60_000,
+        ..Default::default()
+    };
+    for from in [0, 1_000] {
+        world.join_with(0, &join(names(from, 999))).await.leave().await.expect("left");
+    }
+    // The last that have room, then more than have: what the former ones subscribed to gives way, what was read does not.
+    let stays =
+        [world.join_with(0, &join(names(2_000, 1))).await, world.join_with(0, &join(names(3_000, 1_000))).await];
+    world.join_with(1, &join(names(4_000, 998))).await;
+    let refused = world.call_with(0, Method::JoinGroup, &join(names(5_000, 1))).await.expect_err("all are in use");
+    assert_eq!((refused.status, refused.error.limit), (Status::TooLarge, Some(2_000)));
+    assert!(refused.error.message.contains("corelane group delete"), "{:?}", refused.error);
+    stays[1].leave().await.expect("left");
+    let mut again = world.join(0, "g", &["read"]).await;
+    let target = again.until_target(1).await;
+    assert_eq!(committed(&again.own(&target).await[0]), Some(5));
 }
 
 async fn positions_are_set_and_groups_deleted_only_without_members<S: Store>(store: &S) {

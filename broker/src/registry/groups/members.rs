@@ -1,7 +1,10 @@
 //! Joining, attaching again, leaving. A member is a key under its own lease; every new connection of it writes that key
 //! once more, and the revision of the last writing is what its calls must name.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
+
+use corelane_proto::ids::TopicName;
 
 use super::subscription::Subscription;
 use super::view::TopicsView;
@@ -119,6 +122,30 @@ impl GroupRecord {
         is_new
     }
 
+    /// Forgets the names and patterns that none of these members has and that cover no topic that the group has read: to
+    /// remember them tells only that a topic which came after them, while nobody was there, is to be read from its start.
+    async fn forget_unused(&mut self, members: &[MemberRecord], topics: &TopicsView) {
+        let read: Vec<&TopicName> = self.topics.keys().filter_map(|id| topics.name_of(*id)).collect();
+        let names = members.iter().flat_map(|member| &member.topics).chain(read.iter().copied());
+        let names: BTreeSet<&str> = names.map(TopicName::as_str).collect();
+        self.names.retain(|name| names.contains(name.as_str()));
+        for pattern in std::mem::take(&mut self.patterns) {
+            let is_used = || {
+                let covers = |subscription: Subscription| read.iter().any(|name| subscription.matches(name));
+                !read.is_empty() && Subscription::new(&[], &pattern).is_ok_and(covers)
+            };
+            if members.iter().any(|member| member.pattern.as_ref() == Some(&pattern)) || is_used() {
+                self.patterns.insert(pattern);
+            }
+            // To compile many is work, and others wait for this thread.
+            tokio::task::yield_now().await;
+        }
+    }
+
+    fn subscribed(&self) -> usize {
+        self.names.len() + self.patterns.len()
+    }
+
     fn has_all(&self, subscription: &Subscription) -> bool {
         match subscription {
             Subscription::Names(names) => names.iter().all(|name| self.names.contains(name.as_str())),
@@ -155,10 +182,15 @@ impl<S: Store> GroupStore<S> {
                 Some(known) if known.has_all(&new.subscription) => txn = txn.when(&group_key, Test::Exists),
                 known => {
                     let mut record = known.unwrap_or_else(GroupRecord::new);
-                    record.subscribe(&new.subscription, &self.list_topics().await?);
-                    if record.names.len() + record.patterns.len() > GROUP_SUBSCRIPTIONS_MAX {
-                        let what = "names and patterns that a group ever subscribed to";
-                        return Err(GroupError::TooMany { what, limit: GROUP_SUBSCRIPTIONS_MAX });
+                    let topics = self.list_topics().await?;
+                    record.subscribe(&new.subscription, &topics);
+                    if record.subscribed() > GROUP_SUBSCRIPTIONS_MAX {
+                        let mut members = self.list_members(&new.group).await?;
+                        members.push(new.record());
+                        record.forget_unused(&members, &topics).await;
+                    }
+                    if record.subscribed() > GROUP_SUBSCRIPTIONS_MAX {
+                        return Err(GroupError::TooManySubscriptions { limit: GROUP_SUBSCRIPTIONS_MAX });
                     }
                     txn = txn.when(&group_key, test).put(&group_key, record.to_bytes());
                 }
@@ -172,6 +204,11 @@ impl<S: Store> GroupStore<S> {
             }
         }
         Err(GroupError::Busy(group_key))
+    }
+
+    async fn list_members(&self, group: &str) -> Result<Vec<MemberRecord>, GroupError> {
+        let (entries, _) = list(&self.store, &self.keys.members_of(group)).await?;
+        entries.iter().map(parse).collect()
     }
 
     /// The topics as they are now.
@@ -271,6 +308,24 @@ mod tests {
         // A topic that is created again under a name that is subscribed to came after it.
         assert!(!record.subscribe(&by_name("t1"), &TopicsView::of(&[("t1", 9, 5)], 1)));
         assert_eq!(record.topics.len(), 2);
+    }
+
+    #[tokio::test]
+    async fn what_nobody_subscribes_to_and_was_never_read_can_be_forgotten() {
+        let mut record = GroupRecord::new();
+        let topics = TopicsView::of(&[("read", 1, 3), ("unread", 2, 3)], 1);
+        record.topics.insert(TopicId([1; 16]), 0);
+        record.topics.insert(TopicId([9; 16]), 0);
+        let set = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect::<BTreeSet<String>>();
+        record.names = set(&["read", "unread", "nothing", "of-a-member"]);
+        record.patterns = set(&["re.*", "unre.*", "no.*", "of-another.*", "("]);
+        let by_name =
+            MemberRecord { topics: vec![TopicName::new("of-a-member").expect("a name")], ..Default::default() };
+        let by_pattern = MemberRecord { pattern: Some("of-another.*".to_owned()), ..Default::default() };
+        record.forget_unused(&[by_name, by_pattern], &topics).await;
+        assert_eq!(record.names, set(&["read", "of-a-member"]));
+        assert_eq!(record.patterns, set(&["re.*", "of-another.*"]));
+        assert_eq!(record.topics.len(), 2, "from where to read what was read is remembered");
     }
 
     #[test]

@@ -90,6 +90,15 @@ pub enum GroupError {
         /// So many are allowed.
         limit: usize,
     },
+    /// More names and patterns than a group may have, those of no use left out.
+    #[error(
+        "the group's members, and the topics that it has read, come to more than {limit} names and patterns; subscribe to \
+         fewer, or to a pattern in place of names; if its positions are of no use any more: corelane group delete"
+    )]
+    TooManySubscriptions {
+        /// So many are allowed.
+        limit: usize,
+    },
     /// Others kept changing it.
     #[error("others keep changing {0}; try again")]
     Busy(String),
