@@ -5,7 +5,11 @@ mod store_suite;
 use std::time::Duration;
 
 use corelane_broker::registry::embedded::{EmbeddedOptions, EmbeddedStore};
+use corelane_broker::registry::keys::{Key, Keys};
+use corelane_broker::registry::records::{ClusterRecord, Record};
 use corelane_broker::registry::store::{Op, Store, StoreError, Txn, Watch, list};
+use corelane_broker::registry::transfer::export;
+use corelane_proto::ids::TopicId;
 use corelane_testkit::{FaultyDisk, SmallDisk, skip};
 use store_suite::Fixture;
 
@@ -79,6 +83,20 @@ async fn topics_keep_their_promises_on_the_embedded_registry() {
     let store = EmbeddedStore::open(&dir.path().join("registry.redb"), options).expect("opens");
     store_suite::topics::run_all(&store).await;
     store_suite::membership::run_all(&store).await;
+}
+
+#[tokio::test]
+async fn an_export_names_the_key_whose_value_it_cannot_read() {
+    let embedded = Embedded::open();
+    let keys = Keys::new("c");
+    let cluster = ClusterRecord { cluster_id: "id".to_owned(), incarnation: 1 }.to_bytes();
+    let unreadable = keys.key(&Key::Deleted(TopicId([0xab; 16])));
+    let txn = Txn::new().put(keys.key(&Key::Cluster), cluster).put(&unreadable, b"not JSON".to_vec());
+    embedded.store.commit(txn).await.expect("commit");
+    let error = export(&embedded.store, &keys).await.expect_err("it is not readable").to_string();
+    assert!(error.starts_with(&unreadable) && error.ends_with("correct it, or remove the key"), "{error}");
+    embedded.store.commit(Txn::new().delete(unreadable)).await.expect("commit");
+    assert_eq!(export(&embedded.store, &keys).await.expect("exported").len(), 1);
 }
 
 #[tokio::test]

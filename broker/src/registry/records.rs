@@ -22,7 +22,7 @@ pub trait Record: Serialize + DeserializeOwned {
 /// A value in the registry that is not what its key promises.
 #[derive(Debug, thiserror::Error)]
 #[error("not readable as what its key promises: {0}")]
-pub struct RecordError(serde_json::Error);
+pub struct RecordError(pub(super) serde_json::Error);
 
 /// `cluster`: made once.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

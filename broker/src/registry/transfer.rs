@@ -126,7 +126,8 @@ pub async fn export<S: Store>(store: &S, keys: &Keys) -> Result<Export, Transfer
             continue;
         }
         let value = serde_json::from_slice(&entry.value);
-        let value = value.map_err(|error| TransferError::Format(format!("{}: {error}", entry.key)))?;
+        let value =
+            value.map_err(|error| TransferError::Record { key: entry.key.clone(), error: RecordError(error) })?;
         records.push((relative, value));
     }
     if records.iter().any(|(key, _)| key == "cluster") {

@@ -150,6 +150,10 @@ async fn forget(client: &Client, json: bool, broker_id: u32, yes: bool) -> Resul
         format!("Broker {broker_id} counts as gone for good, with what its {holds} partition{} held.", plural(holds));
     confirm(&question, yes)?;
     let forgotten = client.admin().forget_broker(broker_id).await?;
+    // One that was forgotten before may have left something behind.
+    if !forgotten.was_known && forgotten.tombstones == 0 && forgotten.partitions == 0 {
+        return Err(CliError::Argument(format!("the cluster knows no broker {broker_id}; nothing was done")));
+    }
     if json {
         return print_json(&json!({
             "broker_id": broker_id,
@@ -158,11 +162,9 @@ async fn forget(client: &Client, json: bool, broker_id: u32, yes: bool) -> Resul
             "partitions": forgotten.partitions,
         }));
     }
-    if !forgotten.was_known {
-        return print(&format!("the cluster knows no broker {broker_id}\n"));
-    }
+    let done = if forgotten.was_known { "forgot broker" } else { "the cluster knows no more of broker" };
     let left = forgotten.partitions;
-    print(&format!("forgot broker {broker_id}; {left} partition{} left to accept the loss of\n", plural(left as usize)))
+    print(&format!("{done} {broker_id}; {left} partition{} left to accept the loss of\n", plural(left as usize)))
 }
 
 fn state(broker: &BrokerInfo) -> &'static str {

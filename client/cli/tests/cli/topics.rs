@@ -61,6 +61,13 @@ fn creating_a_topic_twice_fails_unless_it_was_asked_for() {
 }
 
 #[test]
+fn a_broker_that_the_cluster_does_not_know_cannot_be_forgotten() {
+    let broker = broker_with_topic(1);
+    let message = fails(&broker, &["broker", "forget", "99", "--yes"]);
+    assert!(message.contains("the cluster knows no broker 99"), "{message}");
+}
+
+#[test]
 fn an_unknown_topic_is_answered_with_what_helps() {
     let broker = broker_with_topic(1);
     for args in [&["produce", "gone"][..], &["consume", "gone"]] {

@@ -142,6 +142,8 @@ async fn a_lost_directory_s_partitions_begin_anew_only_when_an_operator_says_so(
     assert!(early.stderr.contains("corelane broker forget 2"), "{}", early.stderr);
     let forgotten = cli(&cluster, 1, &["--json", "broker", "forget", "2", "--yes"]).success().text();
     assert!(forgotten.contains(r#""was_known":true"#) && forgotten.contains(r#""partitions":2"#), "{forgotten}");
+    let again = cli(&cluster, 1, &["broker", "forget", "2", "--yes"]).success().text();
+    assert!(again.contains("2 partitions left to accept"), "it may be asked for again: {again}");
     let elsewhere = cli(&cluster, 1, &["--json", "topic", "accept-loss", "views", "--partition", &kept, "--yes"]);
     assert!(elsewhere.success().text().contains(r#""broker_id":1"#));
     let first = client(&cluster, 1).await;
