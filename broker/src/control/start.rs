@@ -95,6 +95,8 @@ impl<S: Store> Starting<S> {
                 "no checkpoint is there, though this directory was started before: unless the last life ended in its first \
                  second, somebody removed it; damage at the ends of logs may now look like their ends"
             );
+        } else if starts_before > 0 && !floors.was_clean(starts_before) {
+            tracing::info!("the last life did not end in order: logs are checked from the last checkpoint on");
         }
         let (control_sender, calls) = async_channel::bounded(CONTROL_QUEUE_MAX);
         let shard_count = shard_count(config.shards);
