@@ -259,9 +259,9 @@ impl World {
         record.is_some_and(|record| record.names.contains(name) || !record.patterns.is_empty())
     }
 
-    fn partition_put(&self, (topic, partition): Tp) -> Op {
+    fn partition_put(&self, (topic, partition): Tp, epoch: u32) -> Op {
         let record =
-            PartitionRecord { replicas: vec![1], leader: 1, epoch: Epoch(1), made: None, start: Position::ZERO };
+            PartitionRecord { replicas: vec![1], leader: 1, epoch: Epoch(epoch), made: None, start: Position::ZERO };
         Op::Put { key: self.keys.key(&Key::Partition(topic, partition)), value: record.to_bytes(), lease: None }
     }
 
@@ -271,7 +271,7 @@ impl World {
         let mut txn = Txn::new().put(self.topic_key(name), record.to_bytes());
         for partition in 0..partitions {
             self.birth((topic_id, partition), name);
-            txn = txn.then(self.partition_put((topic_id, partition)));
+            txn = txn.then(self.partition_put((topic_id, partition), 1));
         }
         self.write(&txn);
     }

@@ -199,9 +199,9 @@ impl World {
             let tps: Vec<Tp> = self.logs.borrow().keys().copied().collect();
             if !tps.is_empty() {
                 let tp = self.chance.one(&tps);
-                let mut logs = self.logs.borrow_mut();
-                let log = logs.get_mut(&tp).expect("it is there");
-                *log = Log { epoch: log.epoch + 1, end: 0 };
+                let epoch = self.logs.borrow()[&tp].epoch + 1;
+                self.write(&Txn::new().then(self.partition_put(tp, epoch)));
+                self.logs.borrow_mut().insert(tp, Log { epoch, end: 0 });
             }
             return;
         }
@@ -212,7 +212,7 @@ impl World {
                 self.birth(tp, name.as_str());
                 let more = TopicRecord { partitions: record.partitions + 1, ..record };
                 self.write(
-                    &Txn::new().then(self.partition_put(tp)).put(self.topic_key(name.as_str()), more.to_bytes()),
+                    &Txn::new().then(self.partition_put(tp, 1)).put(self.topic_key(name.as_str()), more.to_bytes()),
                 );
             }
             return;
