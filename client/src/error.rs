@@ -111,9 +111,9 @@ pub enum CallError {
         causes: Vec<ConnectError>,
     },
     /// The broker that was to be asked cannot be reached.
-    #[error("broker {broker_id} cannot be reached: {}", reasons(causes))]
+    #[error("{} cannot be reached: {}", whom(*broker_id), reasons(causes))]
     Unreachable {
-        /// Its id.
+        /// Its id; the largest number: the cluster knows of none that holds the partition.
         broker_id: u32,
         /// One entry for each address tried; none: the cluster has not told where it is.
         causes: Vec<ConnectError>,
@@ -206,6 +206,13 @@ pub(crate) fn plural(count: u32) -> &'static str {
 
 fn join(causes: &[ConnectError]) -> String {
     causes.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+}
+
+/// What brokers answer for the broker of a partition of which no registry has a record.
+const NO_BROKER: u32 = u32::MAX;
+
+fn whom(broker_id: u32) -> String {
+    if broker_id == NO_BROKER { "the partition's broker".to_owned() } else { format!("broker {broker_id}") }
 }
 
 fn reasons(causes: &[ConnectError]) -> String {

@@ -59,7 +59,7 @@ async fn run(cli: Cli) -> Result<(), CliError> {
         Command::Produce(args) => produce::run(shared, *args).await.map_err(CliError::for_use),
         Command::Consume(args) => consume::run(shared, *args).await.map_err(CliError::for_use),
         Command::Export(args) => export::export(shared, *args).await,
-        Command::Import(args) => export::import(shared, args).await,
+        Command::Import(args) => export::import(shared, args).await.map_err(CliError::for_use),
         Command::Mirror(args) => mirror::run(shared, *args).await,
         Command::Group(command) => group::run(shared, command).await,
         Command::Cluster(command) => cluster::run(shared, &command).await,
