@@ -204,12 +204,15 @@ impl<'a> Job<'a> {
             }
             // One that is to end does not hang on a dead broker: the others give what they have.
             ConsumeError::Unavailable { topic, partition, cause } if self.args.ends_by_itself() => {
-                eprintln!("corelane: {error}; going on without it");
                 self.consumer.stop(topic, *partition);
                 if let Some(until) = &mut self.until {
                     until.give_up(*partition);
                 }
-                self.unread.entry(cause.to_string()).or_default().insert(*partition);
+                let of_cause = self.unread.entry(cause.to_string()).or_default();
+                if of_cause.is_empty() {
+                    eprintln!("corelane: {error}; going on without what cannot be read");
+                }
+                of_cause.insert(*partition);
                 Ok(())
             }
             // One that follows outlives a broker's restart.

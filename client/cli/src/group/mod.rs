@@ -22,7 +22,7 @@ use crate::parse::place::{Place, parse_place};
 pub(crate) enum GroupCommand {
     /// List all groups
     #[command(after_help = "\
-GENERATION counts how often the partitions were shared out anew. KIND is `consumer` unless a program has set another one.
+GENERATION counts how often the partitions were shared out anew. KIND names what the members are: `corelane`, by this client.
 
 Examples:
   corelane group list

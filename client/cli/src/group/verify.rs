@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use corelane_client::{Client, GroupDescription, TopicInfo};
+use corelane_client::{CallError, Client, GroupDescription, TopicInfo};
 use serde_json::json;
 
 use crate::error::CliError;
@@ -15,10 +15,18 @@ const PAUSE: Duration = Duration::from_millis(300);
 pub(super) async fn run(client: &Client, json: bool, group: &str, wait: Option<Duration>) -> Result<(), CliError> {
     let began = Instant::now();
     let (description, problems) = loop {
-        let description = client.admin().describe_group(group).await?;
+        let has_time = began.elapsed() < wait.unwrap_or_default();
+        let description = match client.admin().describe_group(group).await {
+            // Its first member is still on its way.
+            Err(CallError::UnknownGroup { .. }) if has_time => {
+                tokio::time::sleep(PAUSE).await;
+                continue;
+            }
+            description => description?,
+        };
         let topics = client.admin().list_topics().await?;
         let problems = problems(&description, &topics);
-        if problems.is_empty() || began.elapsed() >= wait.unwrap_or_default() {
+        if problems.is_empty() || !has_time {
             break (description, problems);
         }
         tokio::time::sleep(PAUSE).await;

@@ -99,9 +99,11 @@ fn groups_are_listed_described_reset_verified_and_deleted() {
         produce(&broker, &["--partition", partition], &numbers(0, 50));
     }
     assert!(fails(&broker, &["group", "describe", "g"]).contains("no group \"g\""));
+    let mut patient = Running::start(broker.cli().args(["group", "verify", "g", "--wait", "60s"]));
     let mut reader = member(&broker, &[]);
     reader.line();
     verified(&broker, 1);
+    assert!(patient.end().0.success(), "it waits for the group as well");
     let list = text(&broker, &["group", "list"]);
     assert!(list.starts_with("GROUP") && list.contains("\ng "), "{list}");
     let table = text(&broker, &["group", "describe", "g"]);
