@@ -132,11 +132,12 @@ impl<S: Store> Member<S> {
 }
 
 impl<S: Store> Control<S> {
-    /// What this broker tells of its partitions. The data directory is looked through when the registry has changed.
+    /// What this broker tells of its partitions. The data directory is looked through when the registry has changed, and again
+    /// and again while something in it has no record: an operator may have moved that away.
     async fn holds(&self) -> Holds {
         let (believed, revision) = (self.believed.get(), self.view.borrow().revision);
         let known = self.counted.get();
-        if known.0 == (believed, revision) {
+        if known.0 == (believed, revision) && known.1.unrecorded == 0 {
             return known.1;
         }
         let data = self.config.data.clone();
