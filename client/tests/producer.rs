@@ -370,6 +370,34 @@ async fn partitions_that_move_to_another_shard_keep_their_order() {
     broker.assert_no_complaints();
 }
 
+/// It is said to have moved, and then not, while the lane rests between two connections.
+#[tokio::test]
+async fn a_partition_that_was_to_move_and_stays_is_sent_on() {
+    let broker = FakeBroker::start().await;
+    broker.topic("t", 1);
+    let mut was_refused = false;
+    broker.script(move |seen| match (seen.method, seen.nth) {
+        (Method::Publish, 1) => {
+            was_refused = true;
+            let elsewhere = pb::Error { broker_id: Some(7), shard: Some(1), ..pb::Error::default() };
+            Act::Refuse(Status::NotHere, elsewhere)
+        }
+        (Method::Publish, 2) => Act::Cut,
+        (Method::Metadata, _) if was_refused => Act::After(Duration::from_millis(10)),
+        _ => Act::Properly,
+    });
+    let rest = Duration::from_millis(90);
+    let client = broker.builder().backoff(rest, rest).build().await.unwrap();
+    let producer = client.producer().batch_messages_max(1).in_flight_max(2).build().unwrap();
+    for value in ["000000", "000001"] {
+        drop(producer.send(Record::to("t").value(value.as_bytes())).await.unwrap());
+    }
+    let report = producer.flush(Duration::from_secs(5)).await;
+    assert!(report.is_complete(), "{report:?}");
+    assert_eq!(broker.values("t", 0), expected(2));
+    broker.assert_no_complaints();
+}
+
 #[tokio::test]
 async fn a_new_epoch_and_a_topic_created_again_are_followed() {
     let broker = FakeBroker::start().await;

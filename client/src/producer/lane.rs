@@ -203,10 +203,7 @@ impl Lane {
             accumulator.lanes[self.index].lingering.pop_front();
             accumulator.close_lingering(partition, number);
         }
-        while let Some(partition) = accumulator.lanes[self.index].listed.pop_front() {
-            self.sender(accumulator, partition);
-            self.give_turn(partition);
-        }
+        self.take_new(accumulator);
         for partition in std::mem::take(&mut accumulator.lanes[self.index].leaving) {
             self.sender(accumulator, partition).leaves = true;
         }
@@ -214,6 +211,15 @@ impl Lane {
             self.senders.iter().filter(|(_, sender)| sender.leaves).map(|(&partition, _)| partition).collect();
         for partition in leaving {
             self.part_with(accumulator, partition);
+        }
+        // One that was to leave and came back meanwhile is new here; nobody would wake this lane for it.
+        self.take_new(accumulator);
+    }
+
+    fn take_new(&mut self, accumulator: &mut Accumulator) {
+        while let Some(partition) = accumulator.lanes[self.index].listed.pop_front() {
+            self.sender(accumulator, partition);
+            self.give_turn(partition);
         }
     }
 

@@ -137,7 +137,10 @@ async fn a_lost_directory_s_partitions_begin_anew_only_when_an_operator_says_so(
     cluster.broker_mut(2).kill9();
     fs::remove_dir_all(&data).expect("removed");
     refused(cluster.broker_mut(2).try_restart(), "corelane broker forget 2");
-    wait_until("its lease to end", PATIENCE, || cluster.etcd().key(&cluster.key("alive/0000000002")).is_none());
+    eventually("broker 1 to know that broker 2 is gone", async || {
+        cli(&cluster, 1, &["--json", "broker", "list"]).success().text().contains(r#""alive":false"#)
+    })
+    .await;
     let early = cli(&cluster, 1, &["topic", "accept-loss", "views", "--partition", &kept, "--yes"]);
     assert!(early.stderr.contains("corelane broker forget 2"), "{}", early.stderr);
     let forgotten = cli(&cluster, 1, &["--json", "broker", "forget", "2", "--yes"]).success().text();
