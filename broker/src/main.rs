@@ -9,6 +9,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command};
 use corelane_broker::config::{Config, ConfigError, SETTINGS};
 use corelane_broker::control::tool;
 use corelane_broker::{control, telemetry};
+use serde_json::json;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -80,16 +81,33 @@ fn check(matches: &ArgMatches) -> Result<(), Box<dyn std::error::Error>> {
 fn run_tool(tools: &ArgMatches) -> Result<(), Box<dyn std::error::Error>> {
     let Some((name, matches)) = tools.subcommand() else { unreachable!("clap asks for one") };
     let mut config = load(matches, std::env::vars_os())?;
+    let is_json = matches.get_flag("json");
     match name {
         "export" => std::io::stdout().write_all(tool::export(&config)?.as_bytes())?,
         "import" => {
             let mut text = String::new();
             std::io::stdin().read_to_string(&mut text)?;
-            eprintln!("imported {} records", tool::import(&config, &text)?);
+            let records = tool::import(&config, &text)?;
+            if is_json {
+                println!("{}", json!({ "records": records }));
+            } else {
+                eprintln!("imported {records} records");
+            }
         }
         _ => {
             config.data.clone_from(matches.get_one::<PathBuf>("dir").expect("clap asks for it"));
             let restored = tool::restore(&config)?;
+            if is_json {
+                let (topics, partitions) = (restored.topics, restored.partitions);
+                let report = json!({
+                    "topics": topics,
+                    "partitions": partitions,
+                    "left_alone": restored.left,
+                    "missing": restored.missing,
+                });
+                println!("{report}");
+                return Ok(());
+            }
             for left in &restored.left {
                 eprintln!("left alone: {left}");
             }
@@ -102,7 +120,7 @@ fn run_tool(tools: &ArgMatches) -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Every setting as a flag; the tools that work on a registry take the same ones.
+/// Every setting as a flag; the tools that work on a registry take the same ones and show those that matter to them.
 fn command() -> Command {
     let command = Command::new("corelane-broker")
         .version(env!("CARGO_PKG_VERSION"))
@@ -122,13 +140,13 @@ fn command() -> Command {
     let tools = Command::new("registry")
         .about("Export, import and restore what brokers agree on; see corelane registry --help")
         .subcommand_required(true)
-        .subcommand(with_settings(
+        .subcommand(registry_tool(
             Command::new("export").about("Write the lasting records of the registry to standard output, as JSON"),
         ))
-        .subcommand(with_settings(
+        .subcommand(registry_tool(
             Command::new("import").about("Read such records from standard input into a registry that has none"),
         ))
-        .subcommand(with_settings(
+        .subcommand(registry_tool(
             Command::new("restore-from")
                 .about("Make the records of a lost registry anew from what a data directory knows")
                 .arg(dir),
@@ -142,6 +160,16 @@ fn command() -> Command {
         .subcommand(with_settings(check))
         .subcommand_negates_reqs(true)
         .args_conflicts_with_subcommands(true)
+}
+
+fn registry_tool(command: Command) -> Command {
+    with_settings(command)
+        .mut_args(|arg| {
+            let name = arg.get_id().as_str();
+            let matters = ["config", "data", "dir", "cluster"].contains(&name) || name.starts_with("etcd");
+            arg.hide(!matters)
+        })
+        .arg(Arg::new("json").long("json").action(ArgAction::SetTrue).help("Print what was done as JSON"))
 }
 
 fn with_settings(command: Command) -> Command {

@@ -69,6 +69,10 @@ pub(crate) struct Shared {
     #[arg(long, global = true)]
     pub(crate) json: bool,
 
+    /// The name by which brokers, and those who describe groups, know this command
+    #[arg(long, global = true, value_name = "NAME", default_value = "corelane")]
+    pub(crate) client_name: String,
+
     /// How long to wait for a connection and for each answer; changes of topics have a minute at least
     #[arg(long, global = true, value_name = "DURATION", default_value = "10s", value_parser = parse_timeout)]
     pub(crate) timeout: Duration,
@@ -134,7 +138,7 @@ impl Shared {
     pub(crate) async fn connect_to(&self, brokers: &str) -> Result<Client, CliError> {
         let client = Client::builder()
             .bootstrap(brokers)
-            .client_name("corelane")
+            .client_name(&self.client_name)
             .connect_timeout(self.timeout)
             .request_timeout(self.timeout)
             .topic_timeout(self.timeout.max(TOPIC_CHANGE_MIN))

@@ -64,7 +64,7 @@ async fn run(cli: Cli) -> Result<(), CliError> {
         Command::Group(command) => group::run(shared, command).await,
         Command::Cluster(command) => cluster::run(shared, &command).await,
         Command::Broker(command) => broker::run(shared, &command).await,
-        Command::Registry(command) => registry::run(&command),
+        Command::Registry(command) => registry::run(&command, shared.json),
         Command::Log(command) => log::run(shared, command),
         Command::Completions { shell } => output::print(&args::completions(shell)),
     }

@@ -45,14 +45,14 @@ Examples:
 }
 
 /// Becomes the broker's program.
-pub(crate) fn run(command: &RegistryCommand) -> Result<(), CliError> {
+pub(crate) fn run(command: &RegistryCommand, json: bool) -> Result<(), CliError> {
     let (name, handed) = match command {
         RegistryCommand::Export(handed) => ("export", handed),
         RegistryCommand::Import(handed) => ("import", handed),
         RegistryCommand::RestoreFrom(handed) => ("restore-from", handed),
     };
     let program = program();
-    let cause = Command::new(&program).arg("registry").arg(name).args(&handed.arguments).exec();
+    let cause = Command::new(&program).arg("registry").arg(name).args(json.then_some("--json")).args(&handed.arguments).exec();
     Err(CliError::File { path: program, cause })
 }
 

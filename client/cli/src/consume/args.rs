@@ -36,13 +36,20 @@ Examples:
   corelane consume access-log
   corelane consume access-log --group indexer
   corelane consume access-log --group indexer --from latest --format '%p/%i %v\\n'
+  corelane consume --pattern 'access-.*' --group indexer --format '%t %v\\n'
   corelane consume access-log --from -1h --exit-at-end --output last-hour.log
   corelane consume access-log --partition 0 --partition 2 --last 10 --exit-at-end
   corelane consume orders --from 2026-07-01 --until 2026-07-02 --format json
   corelane consume orders --from latest --format '%p/%i %d %k %v\\n'")]
 pub(crate) struct ConsumeArgs {
     /// The topic
-    pub(crate) topic: String,
+    #[arg(required_unless_present = "pattern")]
+    pub(crate) topic: Option<String>,
+
+    /// With --group: instead of a topic, all whose whole name this regular expression matches, those that are created later
+    /// too
+    #[arg(long, value_name = "PATTERN", requires = "group", conflicts_with = "topic")]
+    pub(crate) pattern: Option<String>,
 
     /// Read this partition; may be repeated [default: all]
     #[arg(long, value_name = "P")]
@@ -86,6 +93,11 @@ pub(crate) struct ConsumeArgs {
 }
 
 impl ConsumeArgs {
+    /// The topic, when it is no pattern.
+    pub(crate) fn topic(&self) -> &str {
+        self.topic.as_deref().unwrap_or_default()
+    }
+
     /// The format asked for; `--json` alone asks for JSON.
     pub(crate) fn format(&self, json: bool) -> Format {
         match &self.format {

@@ -128,7 +128,7 @@ impl<'a> Job<'a> {
         if !self.unread.is_empty() {
             let unread = self.unread.iter().map(|(cause, partitions)| {
                 let partitions: Vec<String> = partitions.iter().map(ToString::to_string).collect();
-                format!("{}/{} (or its rest) could not be read: {cause}", self.args.topic, partitions.join(", "))
+                format!("{}/{} (or its rest) could not be read: {cause}", self.args.topic(), partitions.join(", "))
             });
             let unread: Vec<String> = unread.collect();
             return Some(CliError::Consume(format!("the output is not complete: {}", unread.join("; "))));
@@ -267,12 +267,12 @@ impl Beginning {
 fn builder(client: &Client, args: &ConsumeArgs) -> ConsumerBuilder {
     let builder = client.consumer().out_of_range(OutOfRange::Fail);
     if args.partition.is_empty() {
-        return builder.topic(&args.topic);
+        return builder.topic(args.topic());
     }
     let mut partitions = args.partition.clone();
     partitions.sort_unstable();
     partitions.dedup();
-    partitions.into_iter().fold(builder, |builder, partition| builder.partition(&args.topic, partition))
+    partitions.into_iter().fold(builder, |builder, partition| builder.partition(args.topic(), partition))
 }
 
 fn start(from: Place, now_ms: i64) -> Start {

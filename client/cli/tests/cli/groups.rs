@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use corelane_testkit::{Broker, wait_until};
+use corelane_testkit::{Broker, run_with_input, wait_until};
 use rustix::process::Signal;
 
 use crate::running::Running;
@@ -135,4 +135,31 @@ fn groups_are_listed_described_reset_verified_and_deleted() {
     assert_eq!(again.lines().count(), 100);
     assert_eq!(text(&broker, &["group", "delete", "g", "--yes"]), "deleted group g\n");
     assert!(fails(&broker, &["group", "delete", "g", "--yes"]).contains("no group"));
+}
+
+#[test]
+fn a_member_by_pattern_reads_topics_that_come_later_under_the_name_that_it_was_given() {
+    let broker = broker_with_topic(1);
+    produce(&broker, &[], b"first\n");
+    let mut member = Running::start(broker.cli().args([
+        "--client-name",
+        "reader-7",
+        "consume",
+        "--pattern",
+        "t|later-.*",
+        "--group",
+        "g",
+        "--format",
+        r"%t %v\n",
+    ]));
+    assert_eq!(member.line(), "t first\n");
+    let group = json(&broker, &["--json", "group", "describe", "g"]);
+    assert_eq!(group["members"][0]["client_name"], "reader-7", "{group}");
+    assert_eq!(group["members"][0]["pattern"], "t|later-.*", "{group}");
+    ok(&broker, &["topic", "create", "later-1", "--partitions", "1"]);
+    run_with_input(broker.cli().args(["produce", "later-1"]), b"second\n", DEADLINE).success();
+    assert_eq!(member.line(), "later-1 second\n");
+    for args in [&["consume", "--pattern", ".*"][..], &["consume", "t", "--pattern", ".*", "--group", "g"], &["consume"]] {
+        assert_eq!(cli(&broker, args).status.code(), Some(2), "{args:?}");
+    }
 }

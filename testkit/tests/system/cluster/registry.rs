@@ -246,7 +246,8 @@ async fn a_single_broker_becomes_the_first_of_a_cluster_by_export_and_import() {
     assert!(failure.stderr.contains("start it with --etcd and --cluster"), "{}", failure.stderr);
     let exported = registry(&broker, &["export", etcd[0], &endpoint, etcd[1], etcd[2]], &[]).success();
     std::fs::remove_file(broker.data_dir().join("registry.redb")).expect("moved away");
-    registry(&broker, &["import", "--data", &data], &exported.stdout).success();
+    let imported = registry(&broker, &["import", "--data", &data, "--json"], &exported.stdout).success().text();
+    assert!(imported.starts_with(r#"{"records":"#), "{imported}");
     broker.restart();
     assert_eq!(count(&connect(&broker).await, "views").await, 7);
 }
@@ -271,7 +272,8 @@ async fn a_broker_whose_own_registry_is_damaged_serves_what_lies_on_its_disk() {
     broker.stop();
     std::fs::remove_file(&registry).expect("moved away");
     let data = broker.data_dir().display().to_string();
-    run(broker.cli().args(["registry", "restore-from", &data]), PATIENCE).success();
+    let restored = run(broker.cli().args(["--json", "registry", "restore-from", &data]), PATIENCE).success().text();
+    assert!(restored.contains(r#""partitions":2,"topics":1"#), "{restored}");
     broker.restart();
     let through = client_of(broker.addr().to_string()).await;
     assert_eq!(count(&through, "views").await, 7);
