@@ -124,6 +124,26 @@ pub struct StartFailure {
     pub took: Duration,
 }
 
+/// A time that a shard was kept from its work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stall {
+    /// How long, without what it waited for its core.
+    pub time: Duration,
+    /// Of that, how long the shard ran; the rest it was blocked, or the machine stood still.
+    pub ran: Duration,
+}
+
+impl Stall {
+    fn parse(line: &str) -> Stall {
+        let [time, ran] = ["\"stall_us\":", "\"ran_us\":"].map(|name| {
+            let digits = line.split_once(name).map_or("", |(_, rest)| rest);
+            let digits = &digits[..digits.find(|other: char| !other.is_ascii_digit()).unwrap_or(digits.len())];
+            Duration::from_micros(digits.parse().expect("a line about a stall says how long"))
+        });
+        Stall { time, ran }
+    }
+}
+
 /// A broker process and what belongs to it. Killed when dropped.
 #[derive(Debug)]
 pub struct Broker {
@@ -220,6 +240,13 @@ impl Broker {
     pub fn log(&self) -> String {
         let bytes = fs::read(self.log_path()).unwrap_or_default();
         String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// What it has said of shards that did not come back to their rings in time, if it was started with `--stall-warning`.
+    pub fn stalls(&self) -> Vec<Stall> {
+        let log = self.log();
+        assert!(!log.contains("nobody watches"), "the watch does not work here:\n{log}");
+        log.lines().filter(|line| line.contains("did not come back in time")).map(Stall::parse).collect()
     }
 
     /// Where that log is.

@@ -21,7 +21,7 @@ mod skip;
 mod wait;
 
 pub use binaries::{bin, example};
-pub use broker::{Broker, BrokerOptions, StartFailure};
+pub use broker::{Broker, BrokerOptions, Stall, StartFailure};
 pub use certificates::{has_openssl, make_certificate};
 pub use child::Process;
 pub use cluster::Cluster;

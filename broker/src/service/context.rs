@@ -13,6 +13,7 @@ use prost::Message;
 
 use crate::figures::{RequestCounts, RequestTimes};
 use crate::io::env::ShardEnv;
+use crate::io::turns::Turns;
 use crate::limits::{ANSWER_PROTO_BYTES_MAX, SHARD_LONG_POLLS_MAX};
 use crate::messages::{Failure, IdMap, Metadata, PartitionKey, ToControl};
 
@@ -59,6 +60,8 @@ pub struct ShardContext {
     pub identity: Identity,
     /// The disk, the arena, the clocks.
     pub env: ShardEnv,
+    /// Whose turn it is.
+    pub turns: Turns,
     /// The partitions that this shard owns.
     pub partitions: RefCell<IdMap<PartitionKey, Owned>>,
     /// What clients are told.

@@ -47,7 +47,7 @@ pub(super) async fn accept_all(shard: Rc<Shard>, listener: Listener) {
             }
         }
         // A storm of connections must not keep those that are served from their turn.
-        shard.turns.pass().await;
+        shard.context.turns.pass().await;
     }
 }
 

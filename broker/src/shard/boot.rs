@@ -28,19 +28,19 @@ use super::budget::Budget;
 use super::file_reader::FileReader;
 use super::noise::Noise;
 use super::reclaim::Reclaim;
-use super::stalls;
+use super::stalls::{self, Stall};
 use super::state::{HandOver, Shard};
-use super::turns::Turns;
 use crate::io::checks::MEMLOCK_REMEDY;
 use crate::io::env::ShardEnv;
 use crate::io::memory;
 use crate::io::signal::Signal;
 use crate::io::socket::{self, Listener};
+use crate::io::turns::Turns;
 use crate::limits;
 use crate::messages::{Metadata, ToControl, ToShard};
 use crate::service::context::{Counters, Identity, LongPolls, ShardContext};
 
-/// When the executor interrupts its tasks to look after its rings, if they have not let it before: see `turns`.
+/// When the executor interrupts its tasks to look after its rings, if they have not let it before: see `io/turns.rs`.
 const PREEMPT_AFTER: Duration = Duration::from_millis(100);
 /// How often a start looks whether what it waits for has come.
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
@@ -331,9 +331,9 @@ impl Seat {
             registered = env.ring().has_registered_arena(),
             "shard is up"
         );
-        let turns = Rc::new(Turns::new(env.clone()));
         let context = Rc::new(ShardContext {
             identity,
+            turns: Turns::new(env.ring().clone()),
             env,
             partitions: RefCell::default(),
             metadata: RefCell::new(Arc::new(Metadata::default())),
@@ -368,7 +368,6 @@ impl Seat {
             wary_since: Cell::new(None),
             tick: Rc::default(),
             noise: Noise::default(),
-            turns,
         });
         Ok(Seated { shard, listener: Some(self.listener), inbox: self.inbox, messages: self.messages })
     }
@@ -474,8 +473,9 @@ impl Shard {
 async fn watch_stalls(shard: Rc<Shard>) {
     let Some(limit) = shard.stall_warning else { return };
     let number = shard.context.identity.shard;
-    let tell = |stall: Duration| {
-        tracing::warn!(shard = number, stall_us = stall.as_micros() as u64, "the shard did not come back in time");
+    let tell = |stall: Stall| {
+        let [stall_us, ran_us] = [stall.time, stall.ran].map(|time| time.as_micros() as u64);
+        tracing::warn!(shard = number, stall_us, ran_us, "the shard did not come back in time");
     };
     if let Err(error) = stalls::watch(limit, tell).await {
         tracing::warn!(shard = number, %error, "nobody watches whether the shard comes back in time");
@@ -489,6 +489,7 @@ async fn sweep(shard: Rc<Shard>) {
         glommio::timer::sleep(Duration::from_secs(1)).await;
         shard.tick.set(shard.tick.get().wrapping_add(1));
         for connection in shard.all_connections() {
+            shard.context.turns.take().await;
             connection.sweep();
         }
         if shard.is_reclaim_due() {

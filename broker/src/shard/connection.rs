@@ -238,6 +238,9 @@ impl Connection {
         let mut since_yield = 0;
         loop {
             self.until_room().await;
+            if receiver.is_empty() {
+                self.shard.context.turns.take().await;
+            }
             if !receiver.fill(HEADER_BYTES).await? {
                 return Ok(());
             }
@@ -246,7 +249,7 @@ impl Connection {
             since_yield += limits::YIELD_COST_BYTES + frame_bytes;
             if since_yield >= limits::YIELD_AFTER_BYTES {
                 since_yield = 0;
-                self.shard.turns.pass().await;
+                self.shard.context.turns.pass().await;
             }
         }
     }
@@ -381,13 +384,16 @@ impl Connection {
     }
 
     async fn run_work(&self) {
-        poll_fn(|context| {
-            self.work_waker.set(Some(context.waker().clone()));
-            let mut work = self.work.borrow_mut();
-            while let Poll::Ready(Some(())) = work.poll_next_unpin(context) {}
-            Poll::<()>::Pending
-        })
-        .await;
+        loop {
+            self.shard.context.turns.take().await;
+            let has_ended = poll_fn(|context| {
+                self.work_waker.set(Some(context.waker().clone()));
+                Poll::Ready(matches!(self.work.borrow_mut().poll_next_unpin(context), Poll::Ready(Some(()))))
+            });
+            if !has_ended.await {
+                until_woken().await;
+            }
+        }
     }
 
     async fn publish(
@@ -472,6 +478,12 @@ impl Connection {
         self.refuse(correlation, Some(Method::Publish), failure);
         Ok(())
     }
+}
+
+/// Ends when the task is woken: whatever was polled before it has something to do.
+async fn until_woken() {
+    let mut has_waited = false;
+    poll_fn(|_| if std::mem::replace(&mut has_waited, true) { Poll::Ready(()) } else { Poll::Pending }).await;
 }
 
 /// Answers with what may be megabytes once there is a seat for it. Many may have waited for one, so it is asked again

@@ -51,6 +51,7 @@ impl DurableQueue {
             };
             let outcome = self.partition.wait_durable(next).await;
             let Some(connection) = connection.upgrade() else { return };
+            connection.shard.context.turns.take().await;
             let covered = match &outcome {
                 Ok(durable_end) => self.waiting.borrow().partition_point(|waiting| waiting.next <= *durable_end),
                 Err(_) => self.waiting.borrow().len(),

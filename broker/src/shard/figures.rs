@@ -81,7 +81,7 @@ impl Shard {
                     }
                 }
             }
-            self.turns.pass().await;
+            self.context.turns.pass().await;
         }
         (serving, refused, opening)
     }

@@ -17,4 +17,3 @@ mod receiver;
 mod reclaim;
 mod stalls;
 mod state;
-mod turns;

@@ -17,12 +17,12 @@ use corelane_proto::ids::Position;
 use super::activity::Activity;
 use super::file_reader::{FileReader, Reading, Staged};
 use super::state::Shard;
-use super::turns::Turns;
 use crate::io::disk::ShardFile;
 use crate::io::env::ShardEnv;
 use crate::io::pipe::Pipe;
 use crate::io::signal::Signal;
 use crate::io::socket::Socket;
+use crate::io::turns::Turns;
 use crate::limits;
 use crate::service::context::{LogBytes, Promise, Reply};
 
@@ -39,7 +39,7 @@ pub(super) struct Outgoing {
     socket: Socket,
     activity: Rc<Activity>,
     reader: Rc<FileReader>,
-    turns: Rc<Turns>,
+    turns: Turns,
     queue: RefCell<Queue>,
     /// The socket takes no more: it is the peer that is waited for, and not the disk, or memory to read into.
     is_blocked: Cell<bool>,
@@ -98,7 +98,7 @@ impl Outgoing {
             socket,
             activity,
             reader: Rc::clone(&shard.file_reader),
-            turns: Rc::clone(&shard.turns),
+            turns: shard.context.turns.clone(),
             queue: RefCell::default(),
             is_blocked: Cell::new(false),
             piece_bytes: Cell::new(limits::READ_PIECE_BYTES),
@@ -188,6 +188,7 @@ impl Outgoing {
                 self.filled.wait().await;
                 continue;
             }
+            self.turns.take().await;
             self.look_up().await?;
             self.read_ahead();
             let sent = poll_fn(|context| self.poll_send(context)).await?;

@@ -64,6 +64,11 @@ impl Receiver {
         Ok(true)
     }
 
+    /// Whether no bytes are buffered: the next ones have to be received.
+    pub(super) fn is_empty(&self) -> bool {
+        self.start == self.end
+    }
+
     /// Takes bytes that are buffered.
     pub(super) fn take(&mut self, bytes: usize) -> &[u8] {
         assert!(self.end - self.start >= bytes, "{bytes} bytes were expected in the buffer");

@@ -20,7 +20,6 @@ use super::connection::Connection;
 use super::file_reader::FileReader;
 use super::noise::Noise;
 use super::reclaim::{Held, Reclaim};
-use super::turns::Turns;
 use crate::io::env::ShardEnv;
 use crate::io::signal::Signal;
 use crate::limits;
@@ -86,7 +85,6 @@ pub(super) struct Shard {
     /// Counted once a second.
     pub(super) tick: Rc<Cell<u32>>,
     pub(super) noise: Noise,
-    pub(super) turns: Rc<Turns>,
 }
 
 impl Shard {

@@ -52,7 +52,8 @@ pub(crate) fn run(command: &RegistryCommand, json: bool) -> Result<(), CliError>
         RegistryCommand::RestoreFrom(handed) => ("restore-from", handed),
     };
     let program = program();
-    let cause = Command::new(&program).arg("registry").arg(name).args(json.then_some("--json")).args(&handed.arguments).exec();
+    let cause =
+        Command::new(&program).arg("registry").arg(name).args(json.then_some("--json")).args(&handed.arguments).exec();
     Err(CliError::File { path: program, cause })
 }
 

@@ -159,7 +159,9 @@ fn a_member_by_pattern_reads_topics_that_come_later_under_the_name_that_it_was_g
     ok(&broker, &["topic", "create", "later-1", "--partitions", "1"]);
     run_with_input(broker.cli().args(["produce", "later-1"]), b"second\n", DEADLINE).success();
     assert_eq!(member.line(), "later-1 second\n");
-    for args in [&["consume", "--pattern", ".*"][..], &["consume", "t", "--pattern", ".*", "--group", "g"], &["consume"]] {
+    for args in
+        [&["consume", "--pattern", ".*"][..], &["consume", "t", "--pattern", ".*", "--group", "g"], &["consume"]]
+    {
         assert_eq!(cli(&broker, args).status.code(), Some(2), "{args:?}");
     }
 }
