@@ -13,3 +13,4 @@ pub mod ring;
 pub mod signal;
 pub mod socket;
 pub mod task;
+pub mod zero_copy;

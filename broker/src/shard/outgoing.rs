@@ -218,7 +218,7 @@ impl Outgoing {
                 if count == 0 {
                     return Poll::Ready(Ok(0));
                 }
-                self.socket.poll_send(context, &slices[..count])
+                self.socket.poll_send(context, &slices[..count], false)
             }
         };
         if polled.is_pending() {
