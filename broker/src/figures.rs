@@ -171,6 +171,8 @@ pub struct ShardFigures {
     pub fetched_bytes: u64,
     /// Fetches answered since the start.
     pub fetches: u64,
+    /// Bytes sent by zero copy since the start.
+    pub zero_copy_sent_bytes: u64,
 }
 
 impl ShardFigures {

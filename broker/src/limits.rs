@@ -65,6 +65,22 @@ pub const SEND_PIECE_BYTES: usize = 256 * KIB;
 /// Bytes that the kernel takes of one connection beyond what the peer's window has room for; then it pushes back. Without
 /// this it takes megabytes for a peer that reads nothing, which no bound of ours would count.
 pub const SEND_BUFFERED_BYTES_MAX: usize = 256 * KIB;
+/// From so many bytes in one piece of memory on they are sent by reference, to a peer on another machine; fewer are copied.
+/// Pinning and the second completion cost about as much as copying 10 KiB does (the kernel's `msg_zerocopy.rst`); here a turn of
+/// the shard comes on top, and small pieces are gathered into one call.
+pub const ZERO_COPY_BYTES_MIN: usize = 32 * KIB;
+/// What the kernel holds by reference of one connection, in bytes, until its peer has acknowledged it: what a fast network
+/// has under way. Reached: what follows is copied.
+pub const ZERO_COPY_CONNECTION_BYTES_MAX: usize = 2 * MIB;
+/// One part in so many of the arena is what the kernel may hold by reference of all connections of a shard, counted in whole
+/// chunks: it cannot be taken back from a peer that does not acknowledge. Reached: what follows is copied.
+pub const ZERO_COPY_ARENA_PART: usize = 8;
+/// A reader that takes nothing for so long, in seconds, while the kernel holds memory by reference for it and somebody waits
+/// for memory, is closed: nothing else gives it back. As long as a frame may be behind that others do not wait for.
+pub const ZERO_COPY_STUCK_MAX_S: u32 = 10;
+/// After so many sends by reference one after the other that the kernel copied all the same (the peer is on this machine
+/// behind a virtual network, or the network card cannot gather), a connection's bytes are copied at once, which costs less.
+pub const ZERO_COPY_IN_VAIN_MAX: u32 = 16;
 /// What is read from a file into memory at a time to be sent, in bytes. As much again is read ahead.
 pub const READ_PIECE_BYTES: usize = 512 * KIB;
 /// From so many bytes in a closed segment on they are sent by reference to the page cache; fewer are read and copied, which
@@ -362,6 +378,22 @@ const _: () = assert!(
     ARENA_BYTES_MIN - ARENA_BYTES_MIN / corelane_log::limits::ARENA_RESERVE_PART >= 2 * (SET_BYTES_LIMIT + BLOCK_BYTES),
     "the log finds room for two largest sets beside its reserve"
 );
+const _: () = assert!(
+    ARENA_BYTES_MIN
+        - ARENA_BYTES_MIN / corelane_log::limits::ARENA_RESERVE_PART
+        - ARENA_BYTES_MIN / FILE_READS_ARENA_PART
+        - ARENA_BYTES_MIN / ZERO_COPY_ARENA_PART
+        >= 2 * (SET_BYTES_LIMIT + BLOCK_BYTES),
+    "the log finds room for two largest sets beside all that is held for readers"
+);
+const _: () = assert!(
+    ZERO_COPY_BYTES_MIN <= SEND_PIECE_BYTES && SEND_PIECE_BYTES <= ZERO_COPY_CONNECTION_BYTES_MAX,
+    "a piece can be sent by reference"
+);
+const _: () = assert!(
+    ZERO_COPY_CONNECTION_BYTES_MAX <= ARENA_BYTES_MIN / ZERO_COPY_ARENA_PART,
+    "a connection alone can have all that it may under way"
+);
 const _: () = assert!(OUTGOING_BYTES_MAX >= FETCH_BYTES_MAX, "a whole fetch can wait to be sent");
 const _: () = assert!(READ_PIECE_BYTES.is_multiple_of(BLOCK_BYTES), "files are read in whole blocks");
 const _: () = assert!(
@@ -406,4 +438,5 @@ const _: () =
     assert!(READ_HELD_MAX.as_secs() < STUCK_AFTER_S as u64, "others wait for less than a stuck reader may keep");
 const _: () = assert!(RECEIVE_BUFFER_BYTES_MIN <= RECEIVE_BUFFER_BYTES_MAX, "a receive buffer grows");
 const _: () = assert!(STOP_ANSWERS_MAX.as_secs() < STOP_MAX.as_secs(), "a stop has time left to flush");
+const _: () = assert!(ZERO_COPY_STUCK_MAX_S < SEND_MAX_S, "patience is shorter where memory is scarce");
 const _: () = assert!(STUCK_AFTER_S < SEND_MAX_S, "a stuck reader's memory comes back before it is closed");

@@ -99,9 +99,17 @@ impl Network {
     /// Moves the calling thread, and those that it starts from now on, to the machine in the middle, which reaches all
     /// others whatever is cut.
     pub fn enter(&self) {
-        let namespace = File::open(namespace(&self.middle)).expect("the namespace of a process that runs");
-        move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
-            .expect("whoever makes namespaces may enter them");
+        enter(&self.middle);
+    }
+
+    /// Does something on machine `node`, on a thread of its own.
+    pub fn within<T: Send>(&self, node: usize, work: impl FnOnce() -> T + Send) -> T {
+        let holder = &self.nodes[node];
+        let on_node = || {
+            enter(holder);
+            work()
+        };
+        std::thread::scope(|scope| scope.spawn(on_node).join().expect("what is done there does not fail"))
     }
 
     /// Lets nothing through between two machines, in neither direction.
@@ -118,6 +126,13 @@ impl Network {
             ip(&self.middle, &format!("rule del {}", rule(from, to)));
         }
     }
+}
+
+/// Moves the calling thread to where a process is.
+fn enter(process: &Process) {
+    let namespace = File::open(namespace(process)).expect("the namespace of a process that runs");
+    move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
+        .expect("whoever makes namespaces may enter them");
 }
 
 fn address(node: usize) -> Ipv4Addr {

@@ -40,6 +40,8 @@ struct Region {
     bytes: usize,
     pages: Pages,
     buddy: RefCell<Buddy>,
+    /// What of it the kernel may be reading for sockets, in whole chunks.
+    pinned_bytes: Cell<usize>,
     /// Counts the chunks given back, so that a waiter sees whether one was since it asked.
     returns: Cell<u64>,
     waiters: RefCell<Vec<Waker>>,
@@ -59,6 +61,7 @@ impl ShardArena {
             bytes,
             pages,
             buddy: RefCell::new(Buddy::new(blocks)),
+            pinned_bytes: Cell::new(0),
             returns: Cell::new(0),
             waiters: RefCell::new(Vec::new()),
         })))
@@ -67,6 +70,11 @@ impl ShardArena {
     /// What backs the memory.
     pub fn pages(&self) -> Pages {
         self.0.pages
+    }
+
+    /// What the kernel may be reading for sockets, in bytes: whole chunks, since no part of one is given back alone.
+    pub(super) fn pinned_bytes(&self) -> usize {
+        self.0.pinned_bytes.get()
     }
 
     /// The whole region, for registration with a ring.
@@ -114,6 +122,7 @@ impl env::Arena for ShardArena {
             filled: Cell::new(0),
             spare_lent: Cell::new(false),
             granted: RefCell::new(None),
+            pins: Cell::new(0),
         })))
     }
 
@@ -154,6 +163,8 @@ struct ChunkState {
     spare_lent: Cell<bool>,
     /// Spare bytes that the kernel may be writing: a read under way.
     granted: RefCell<Option<Range<usize>>>,
+    /// Slices of it that the kernel may be reading for sockets.
+    pins: Cell<usize>,
 }
 
 impl ChunkState {
@@ -297,7 +308,7 @@ impl Drop for SpareGrant {
 pub struct ShardSlice {
     start: *const u8,
     bytes: usize,
-    #[allow(dead_code, reason = "held so that the memory stays")]
+    /// Held so that the memory stays.
     chunk: ShardChunk,
 }
 
@@ -311,6 +322,41 @@ impl ShardSlice {
         // SAFETY: `range.start` is at most this slice's length, so the pointer stays within its bytes or one past them.
         let start = unsafe { self.start.add(range.start) };
         Self { start, bytes: range.len(), chunk: self.chunk.clone() }
+    }
+}
+
+impl ShardSlice {
+    /// By how much `ShardArena::pinned_bytes` would grow with this slice.
+    pub(super) fn bytes_to_pin(&self) -> usize {
+        if self.chunk.0.pins.get() == 0 { self.chunk.0.capacity() } else { 0 }
+    }
+
+    /// The same bytes for the kernel to read beyond the call that hands them over. They stay as they are until this is
+    /// dropped, as those of every slice do; what it adds is that they are counted.
+    pub(super) fn pin(self) -> PinnedSlice {
+        let chunk = &self.chunk.0;
+        chunk.region.pinned_bytes.set(chunk.region.pinned_bytes.get() + self.bytes_to_pin());
+        chunk.pins.set(chunk.pins.get() + 1);
+        PinnedSlice(self)
+    }
+}
+
+/// A slice that the kernel may be reading for a socket.
+pub(super) struct PinnedSlice(ShardSlice);
+
+impl Deref for PinnedSlice {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl Drop for PinnedSlice {
+    fn drop(&mut self) {
+        let chunk = &self.0.chunk.0;
+        chunk.pins.set(chunk.pins.get() - 1);
+        chunk.region.pinned_bytes.set(chunk.region.pinned_bytes.get() - self.0.bytes_to_pin());
     }
 }
 

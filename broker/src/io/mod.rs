@@ -14,3 +14,4 @@ pub mod signal;
 pub mod socket;
 pub mod task;
 pub mod turns;
+pub mod zero_copy;

@@ -1,6 +1,7 @@
 //! A shard's own `io_uring`, beside the private one of its executor. Operations are gathered and submitted once a turn of
 //! the executor; completions are reaped after a submission and when the ring's eventfd says so. Each operation owns the
-//! memory and the descriptor that the kernel uses, until its last completion, whoever still waits for it.
+//! memory and the descriptor that the kernel uses, until its last completion, whoever still waits for it. The result of a
+//! zero-copy send is not its last completion: the operation is held until the kernel says that it reads the memory no more.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -12,7 +13,7 @@ use std::task::{Poll, Waker};
 
 use glommio::io::BufferedFile;
 use io_uring::squeue::Entry;
-use io_uring::{IoUring, opcode, squeue, types};
+use io_uring::{IoUring, Probe, cqueue, opcode, squeue, types};
 use rustix::event::{EventfdFlags, eventfd};
 use slab::Slab;
 
@@ -24,8 +25,14 @@ const SUBMISSIONS_MAX: u32 = 256;
 /// Operations under way at a time; later ones wait. At most half the completion queue, so that it never overflows:
 /// closing a descriptor is let in beyond it.
 const OPERATIONS_MAX: usize = 1024;
+/// Operations whose result is known and that are held until the kernel has let go of their memory; they keep no other from
+/// being let in, and nothing more is sent by zero copy beyond them.
+const HELD_MAX: usize = 1024;
 /// Entries of the completion queue.
 const COMPLETIONS_MAX: u32 = 4096;
+
+const _: () =
+    assert!(OPERATIONS_MAX + HELD_MAX <= COMPLETIONS_MAX as usize / 2, "the completion queue never overflows");
 
 /// One operation: what to ask of the kernel, and what to make of its answer.
 pub(super) trait Operation: 'static {
@@ -34,6 +41,8 @@ pub(super) trait Operation: 'static {
     fn entry(&mut self) -> Entry;
     /// A completion: the result, negative for an error number.
     fn complete(&mut self, result: i32) -> Step;
+    /// The kernel has let go of the memory that it kept beyond the result, which had the flag `IORING_CQE_F_MORE`.
+    fn released(&mut self, _usage: i32) {}
 }
 
 /// What follows a completion.
@@ -74,6 +83,8 @@ pub(super) struct WeakRing(Weak<State>);
 struct State {
     uring: RefCell<IoUring>,
     tasks: RefCell<Slab<Rc<Task<dyn Operation>>>>,
+    /// How many of these have their result and are held until the kernel lets go of their memory.
+    held: Cell<usize>,
     /// Requests that the next turn submits.
     gathered: RefCell<VecDeque<Entry>>,
     /// Wakes the task that submits.
@@ -82,6 +93,8 @@ struct State {
     room: Signal,
     /// Where the registered buffer lies, if it could be registered.
     registered: Option<(usize, usize)>,
+    /// Whether the kernel has sends by zero copy on a ring.
+    has_zero_copy: bool,
 }
 
 /// A ring that interrupts its thread as little as the kernel allows: since 5.19 completions wait for the thread's next
@@ -112,13 +125,18 @@ impl Ring {
         // SAFETY: the arena's mapping outlives the ring: operations hold slices and grants of it, and the kernel itself
         // keeps the pages of a registered buffer pinned until the ring is gone, even if they were unmapped before.
         let registered = unsafe { uring.submitter().register_buffers(&[region]) }.is_ok();
+        let mut probe = Probe::new();
+        let has_zero_copy =
+            uring.submitter().register_probe(&mut probe).is_ok() && probe.is_supported(opcode::SendZc::CODE);
         let ring = Self(Rc::new(State {
             uring: RefCell::new(uring),
             tasks: RefCell::new(Slab::new()),
+            held: Cell::new(0),
             gathered: RefCell::new(VecDeque::new()),
             submit_due: Signal::default(),
             room: Signal::default(),
             registered: registered.then_some((base as usize, bytes)),
+            has_zero_copy,
         }));
         glommio::spawn_local(submit_gathered(ring.downgrade())).detach();
         glommio::spawn_local(reap_notified(ring.downgrade(), eventfd)).detach();
@@ -134,6 +152,11 @@ impl Ring {
         self.0.registered.is_some()
     }
 
+    /// Whether the kernel has sends by zero copy on a ring.
+    pub(super) fn has_zero_copy(&self) -> bool {
+        self.0.has_zero_copy
+    }
+
     /// The index of the registered buffer, when the bytes lie in it.
     pub(super) fn registered_index(&self, pointer: *const u8, bytes: usize) -> Option<u16> {
         let (base, length) = self.0.registered?;
@@ -141,7 +164,7 @@ impl Ring {
         (at + bytes <= length).then_some(0)
     }
 
-    /// Runs an operation: waits for room, starts it and waits for its end. Once started it runs to its end, also when
+    /// Runs an operation: waits for room, starts it and waits for its result. Once started it runs to its end, also when
     /// the future is dropped. `read_out` takes what it found out of the ended operation.
     pub(super) fn run<O: Operation, T>(
         &self,
@@ -153,7 +176,7 @@ impl Ring {
     {
         let ring = self.clone();
         async move {
-            while ring.0.tasks.borrow().len() >= OPERATIONS_MAX {
+            while ring.operations() >= OPERATIONS_MAX {
                 ring.0.room.wait().await;
             }
             let task =
@@ -175,14 +198,14 @@ impl Ring {
     /// Starts an operation for whose end nobody waits, a hint to the kernel, while half of the ring is free for what is
     /// waited for.
     pub(super) fn hint(&self, operation: impl Operation) {
-        if self.0.tasks.borrow().len() < OPERATIONS_MAX / 2 {
+        if self.operations() < OPERATIONS_MAX / 2 {
             self.0.start_unwatched(operation);
         }
     }
 
-    /// Completes when nothing is under way.
+    /// Completes when nothing is under way. What is held only waits for peers, which may take their time.
     pub async fn idle(&self) {
-        while !self.0.tasks.borrow().is_empty() {
+        while self.operations() > 0 {
             self.0.room.wait().await;
         }
     }
@@ -192,9 +215,14 @@ impl Ring {
         self.0.reap();
     }
 
-    /// Operations under way.
+    /// Operations under way: their results are not known yet.
     pub fn operations(&self) -> usize {
-        self.0.tasks.borrow().len()
+        self.0.operations()
+    }
+
+    /// Whether another operation may be held beyond its result.
+    pub(super) fn may_hold(&self) -> bool {
+        self.0.held.get() < HELD_MAX
     }
 }
 
@@ -225,6 +253,10 @@ impl State {
     fn start_unwatched(&self, operation: impl Operation) {
         let operation = RefCell::new(operation);
         self.start(Rc::new(Task { waker: Cell::new(None), result: Cell::new(None), operation }));
+    }
+
+    fn operations(&self) -> usize {
+        self.tasks.borrow().len() - self.held.get()
     }
 
     fn start(&self, task: Rc<Task<dyn Operation>>) {
@@ -274,13 +306,19 @@ impl State {
     /// Takes the completions that are there.
     fn reap(&self) {
         loop {
-            let Some((index, result)) = ({
+            let Some((index, result, flags)) = ({
                 let mut uring = self.uring.borrow_mut();
-                uring.completion().next().map(|entry| (entry.user_data() as usize, entry.result()))
+                uring.completion().next().map(|entry| (entry.user_data() as usize, entry.result(), entry.flags()))
             }) else {
                 return;
             };
             let task = Rc::clone(self.tasks.borrow().get(index).expect("a completion belongs to a task"));
+            if cqueue::notif(flags) {
+                task.operation.borrow_mut().released(result);
+                self.held.set(self.held.get() - 1);
+                self.forget(index);
+                continue;
+            }
             let step = task.operation.borrow_mut().complete(result);
             match step {
                 Step::Again => {
@@ -288,24 +326,34 @@ impl State {
                     self.gather(index, entry);
                 }
                 Step::Done(result) => {
-                    // Dropped after the borrow: the operation may own a file whose end starts another operation.
-                    let held = self.tasks.borrow_mut().remove(index);
+                    if cqueue::more(flags) {
+                        // The kernel still reads the operation's memory; it keeps its number until that has ended.
+                        self.held.set(self.held.get() + 1);
+                    } else {
+                        self.forget(index);
+                    }
                     task.result.set(Some(result));
                     if let Some(waker) = task.waker.take() {
                         waker.wake();
                     }
-                    drop(held);
                     self.room.notify();
                 }
             }
         }
+    }
+
+    /// The kernel knows nothing of the operation any more.
+    fn forget(&self, index: usize) {
+        // Dropped after the borrow: the operation may own a file whose end starts another operation.
+        let task = self.tasks.borrow_mut().remove(index);
+        drop(task);
     }
 }
 
 impl Drop for State {
     fn drop(&mut self) {
         // The kernel may still write into memory that the operations own, so they must end before they go.
-        while !self.tasks.borrow().is_empty() {
+        while self.operations() > 0 {
             let submitted = self.submit();
             let waited = self.uring.borrow().submit_and_wait(1);
             if submitted.is_err() || waited.is_err_and(|error| error.kind() != io::ErrorKind::Interrupted) {
@@ -314,6 +362,12 @@ impl Drop for State {
                 return;
             }
             self.reap();
+        }
+        // What is held, the kernel only reads, for as long as a peer does not acknowledge it: that is not waited for. The
+        // pages stay pinned with the registered buffer until then, whatever becomes of the ring; leaked here, the slices
+        // keep the arena from being written anew, so that what is sent once more is what was sent at first.
+        if self.held.get() > 0 {
+            std::mem::forget(std::mem::take(&mut *self.tasks.borrow_mut()));
         }
     }
 }

@@ -4,7 +4,7 @@
 use std::cell::{Cell, RefCell};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{Shutdown, SocketAddr};
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -138,6 +138,27 @@ impl Socket {
         SockRef::from(&self.descriptor()).peer_addr().ok()?.as_socket()
     }
 
+    /// Whether the other side is on this machine, as far as its address tells: what is sent to it never leaves memory.
+    pub fn is_peer_local(&self) -> bool {
+        let local = SockRef::from(&self.descriptor()).local_addr().ok().and_then(|address| address.as_socket());
+        self.peer().is_some_and(|peer| {
+            let peer = peer.ip().to_canonical();
+            peer.is_loopback() || local.is_some_and(|local| local.ip().to_canonical() == peer)
+        })
+    }
+
+    /// The descriptor, for an operation that holds a clone of this socket for as long as the kernel may look it up.
+    pub(super) fn raw(&self) -> RawFd {
+        self.descriptor().as_raw_fd()
+    }
+
+    /// What the kernel has taken and the peer has not is dropped when the connection is closed, and the peer told so: else the
+    /// kernel goes on offering it for as long as the peer answers, and keeps memory that it sends by reference.
+    pub fn drop_unsent_when_closed(&self) {
+        // An error would mean that it is gone already.
+        let _ = SockRef::from(&self.descriptor()).set_linger(Some(Duration::ZERO));
+    }
+
     /// A descriptor of the same connection, for another executor. What was not received yet is received there.
     ///
     /// # Errors
@@ -190,9 +211,11 @@ impl Socket {
         polled
     }
 
-    /// Sends from the front of `slices`, which must hold something; answers how many bytes went.
-    pub fn poll_send(&self, context: &mut Context<'_>, slices: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
-        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    /// Sends from the front of `slices`, which must hold something; answers how many bytes went. When `more` follows at
+    /// once, the last packet waits for it.
+    pub fn poll_send(&self, context: &mut Context<'_>, slices: &[IoSlice<'_>], more: bool) -> Poll<io::Result<usize>> {
+        let mut flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        flags.set(SendFlags::MORE, more);
         match rustix::net::sendmsg(self.descriptor(), slices, &mut SendAncillaryBuffer::default(), flags) {
             Ok(sent) => return Poll::Ready(Ok(sent)),
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}

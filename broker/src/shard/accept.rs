@@ -176,7 +176,7 @@ async fn send_all(socket: &Socket, bytes: &[u8]) -> io::Result<()> {
     let mut left = bytes;
     while !left.is_empty() {
         let slices = [io::IoSlice::new(left)];
-        let sent = std::future::poll_fn(|context| socket.poll_send(context, &slices)).await?;
+        let sent = std::future::poll_fn(|context| socket.poll_send(context, &slices, false)).await?;
         left = &left[sent..];
     }
     Ok(())

@@ -36,6 +36,7 @@ use crate::io::memory;
 use crate::io::signal::Signal;
 use crate::io::socket::{self, Listener};
 use crate::io::turns::Turns;
+use crate::io::zero_copy::ZeroCopy;
 use crate::limits;
 use crate::messages::{Metadata, ToControl, ToShard};
 use crate::service::context::{Counters, Identity, LongPolls, ShardContext};
@@ -324,11 +325,13 @@ impl Seat {
         let floors = options.floors.into_iter().nth(self.shard).unwrap_or_default();
         let carried = floors.into_iter().map(|entry| ((entry.topic_id, entry.partition), entry)).collect();
         let read_bytes_max = env.arena().bytes_total() / limits::FILE_READS_ARENA_PART;
+        let zero_copy = ZeroCopy::new(env.ring(), env.arena());
         tracing::info!(
             shard = self.shard,
             arena_bytes = env.arena().bytes_total(),
             pages = ?env.arena().pages(),
             registered = env.ring().has_registered_arena(),
+            zero_copy = zero_copy.is_on(),
             "shard is up"
         );
         let context = Rc::new(ShardContext {
@@ -345,6 +348,7 @@ impl Seat {
         let shard = Rc::new(Shard {
             context,
             file_reader: Rc::new(FileReader::new(log.clone(), read_bytes_max)),
+            zero_copy,
             log,
             data_dir: options.data_dir,
             starts: options.starts,

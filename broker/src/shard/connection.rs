@@ -168,17 +168,30 @@ impl Connection {
                 self.shard.be_wary();
             }
             self.close(Closing::FrameLate, "a frame does not arrive");
-        } else if self.outgoing.bytes() > 0 {
-            let stuck_s = if self.outgoing.is_blocked() { self.activity.unsent_s() } else { 0 };
+        } else if self.outgoing.bytes() > 0 || self.outgoing.has_memory_out() {
+            let stuck_s = if self.outgoing.waits_for_peer() { self.activity.unsent_s() } else { 0 };
             if stuck_s >= limits::STUCK_AFTER_S {
                 self.outgoing.release_memory();
             }
-            let holds_up_others = self.shard.is_outgoing_full() && self.outgoing.head_bytes() > 0;
-            if stuck_s >= if holds_up_others { limits::STUCK_AFTER_S } else { self.shard.send_max_s } {
+            if stuck_s >= self.patience_s(is_awaited) {
+                if self.outgoing.has_memory_out() {
+                    self.socket.drop_unsent_when_closed();
+                }
                 self.close(Closing::Stuck, "it reads nothing");
             }
         } else if self.in_flight.get() == 0 && self.activity.silent_s() >= self.shard.idle_max_s {
             self.close(Closing::Idle, "nothing happens on it");
+        }
+    }
+
+    /// How long the peer may take nothing, in seconds: less when it holds up others.
+    fn patience_s(&self, is_memory_awaited: bool) -> u32 {
+        if self.shard.is_outgoing_full() && self.outgoing.head_bytes() > 0 {
+            limits::STUCK_AFTER_S
+        } else if is_memory_awaited && self.outgoing.has_memory_out() {
+            limits::ZERO_COPY_STUCK_MAX_S.min(self.shard.send_max_s)
+        } else {
+            self.shard.send_max_s
         }
     }
 

@@ -54,6 +54,7 @@ impl Shard {
             published_sets: counters.published_sets.get(),
             fetched_bytes: counters.fetched_bytes.get(),
             fetches: counters.fetches.get(),
+            zero_copy_sent_bytes: self.zero_copy.sent_bytes(),
         }
     }
 

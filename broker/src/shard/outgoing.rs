@@ -1,6 +1,7 @@
 //! The sending half of a connection: responses in the order of completion, gathered into as few calls as can be, one task.
 //! Pieces of the log are sent from memory where they are there, read ahead where they are not; a reader that is stuck
-//! keeps none of it in memory.
+//! keeps none of it in memory, but for a bounded part that the kernel may hold by reference. Each send's result is known
+//! before the next one begins, whichever way it goes.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -17,12 +18,14 @@ use corelane_proto::ids::Position;
 use super::activity::Activity;
 use super::file_reader::{FileReader, Reading, Staged};
 use super::state::Shard;
+use crate::io::arena::ShardSlice;
 use crate::io::disk::ShardFile;
 use crate::io::env::ShardEnv;
 use crate::io::pipe::Pipe;
 use crate::io::signal::Signal;
 use crate::io::socket::Socket;
 use crate::io::turns::Turns;
+use crate::io::zero_copy::{Lane, Sent};
 use crate::limits;
 use crate::service::context::{LogBytes, Promise, Reply};
 
@@ -30,6 +33,8 @@ use crate::service::context::{LogBytes, Promise, Reply};
 const SLICES_MAX: usize = 64;
 /// Bytes after which one call takes no further slice: copying them keeps the shard for so long.
 const SEND_BYTES_MAX: usize = 2 * limits::SEND_PIECE_BYTES;
+/// What is copied of a piece that is to be sent by reference when the socket is full, in bytes: something must be, to wait.
+const WAIT_BYTES: usize = 16 << 10;
 
 /// The least that is read at a time for a peer that did not take what was read for it before.
 const READ_PIECE_BYTES_MIN: usize = 16 << 10;
@@ -37,6 +42,7 @@ const READ_PIECE_BYTES_MIN: usize = 16 << 10;
 /// What waits to be sent on one connection.
 pub(super) struct Outgoing {
     socket: Socket,
+    lane: Lane,
     activity: Rc<Activity>,
     reader: Rc<FileReader>,
     turns: Turns,
@@ -95,6 +101,7 @@ struct Ahead {
 impl Outgoing {
     pub(super) fn new(socket: Socket, activity: Rc<Activity>, shard: &Shard) -> Self {
         Self {
+            lane: shard.zero_copy.lane(&socket),
             socket,
             activity,
             reader: Rc::clone(&shard.file_reader),
@@ -122,6 +129,16 @@ impl Outgoing {
     /// Whether the peer does not take what there is for it.
     pub(super) fn is_blocked(&self) -> bool {
         self.is_blocked.get()
+    }
+
+    /// Whether the kernel holds memory of the log for this connection, which only the peer, or its end, gives back.
+    pub(super) fn has_memory_out(&self) -> bool {
+        self.lane.has_out()
+    }
+
+    /// Whether it is the peer that is waited for: to take more, or to acknowledge the last of what it was sent.
+    pub(super) fn waits_for_peer(&self) -> bool {
+        self.is_blocked() || self.bytes() == 0 && self.has_memory_out()
     }
 
     /// Whether so much waits that no more should be asked for.
@@ -183,6 +200,7 @@ impl Outgoing {
 
     /// Sends what comes, for ever; ends with the first error.
     pub(super) async fn send_all(&self) -> io::Result<()> {
+        let mut since_turn = 0;
         loop {
             if self.queue.borrow().entries.is_empty() {
                 self.filled.wait().await;
@@ -191,7 +209,7 @@ impl Outgoing {
             self.turns.take().await;
             self.look_up().await?;
             self.read_ahead();
-            let sent = poll_fn(|context| self.poll_send(context)).await?;
+            let sent = self.send_next().await?;
             if sent == 0 {
                 self.finish_read().await?;
                 continue;
@@ -201,25 +219,47 @@ impl Outgoing {
             let heads_sent = self.queue.borrow_mut().consume(sent);
             self.shard_heads.set(self.shard_heads.get() - heads_sent);
             self.drained.notify();
-            if sent >= limits::SEND_PIECE_BYTES {
+            since_turn += sent;
+            if since_turn >= limits::SEND_PIECE_BYTES {
+                since_turn = 0;
                 self.turns.pass().await;
             }
         }
     }
 
-    /// Sends what is in memory from the front on. 0: nothing is.
-    fn poll_send(&self, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
+    /// Sends what is next: a large piece of memory by reference where that pays, else what is in memory from the front on.
+    /// 0: nothing is.
+    async fn send_next(&self) -> io::Result<usize> {
+        let mut bytes_max = usize::MAX;
+        let by_reference = if self.lane.is_open() { self.queue.borrow().front_by_reference() } else { None };
+        if let Some(slice) = by_reference {
+            match self.lane.send(&slice).await? {
+                Sent::Bytes(sent) => {
+                    self.is_blocked.set(false);
+                    return Ok(sent);
+                }
+                Sent::Full => bytes_max = WAIT_BYTES,
+                Sent::Declined => {}
+            }
+        }
+        poll_fn(|context| self.poll_send(context, bytes_max)).await
+    }
+
+    /// Sends what is in memory from the front on, up to what is to be sent by reference, `bytes_max` bytes at most. 0: nothing
+    /// is.
+    fn poll_send(&self, context: &mut Context<'_>, bytes_max: usize) -> Poll<io::Result<usize>> {
         let polled = {
             let mut queue = self.queue.borrow_mut();
             if let Some((pipe, taken)) = queue.front_pipe() {
                 self.socket.poll_send_pipe(context, pipe, taken, limits::SEND_PIECE_BYTES)
             } else {
                 let mut slices = [IoSlice::new(&[]); SLICES_MAX];
-                let count = queue.gather(&mut slices);
+                let by_reference_min = if self.lane.is_open() { limits::ZERO_COPY_BYTES_MIN } else { usize::MAX };
+                let (count, more) = queue.gather(&mut slices, bytes_max, by_reference_min);
                 if count == 0 {
                     return Poll::Ready(Ok(0));
                 }
-                self.socket.poll_send(context, &slices[..count])
+                self.socket.poll_send(context, &slices[..count], more)
             }
         };
         if polled.is_pending() {
@@ -302,16 +342,38 @@ impl Queue {
         }
     }
 
-    /// Fills `slices` from the front with what is in memory; answers how many.
-    fn gather<'a>(&'a self, slices: &mut [IoSlice<'a>; SLICES_MAX]) -> usize {
+    /// The memory of the log at the front, if there is so much in one piece that it is sent by reference.
+    fn front_by_reference(&self) -> Option<ShardSlice> {
+        let Some(Entry::Log(payload)) = self.entries.front() else { return None };
+        match (payload.staged.front(), payload.pieces.front()) {
+            (Some(Staged::Memory { slice, .. }), _) | (None, Some(Piece::Memory(slice)))
+                if slice.len() >= limits::ZERO_COPY_BYTES_MIN =>
+            {
+                Some(slice.clone())
+            }
+            _ => None,
+        }
+    }
+
+    /// Fills `slices` from the front with what is in memory, `bytes_max` bytes at most; answers how many. Behind the first
+    /// one it ends before a piece of the log of at least `by_reference_min` bytes, and says so.
+    fn gather<'a>(
+        &'a self,
+        slices: &mut [IoSlice<'a>; SLICES_MAX],
+        bytes_max: usize,
+        by_reference_min: usize,
+    ) -> (usize, bool) {
         let (mut count, mut gathered) = (0, 0);
         for entry in &self.entries {
             let (mut known, wanted) = (0, entry.bytes());
             for bytes in entry.in_memory() {
-                if count == SLICES_MAX || gathered >= SEND_BYTES_MAX {
-                    return count;
+                if count == SLICES_MAX || gathered >= SEND_BYTES_MAX.min(bytes_max) {
+                    return (count, false);
                 }
-                slices[count] = IoSlice::new(bytes);
+                if count > 0 && matches!(entry, Entry::Log(_)) && bytes.len() >= by_reference_min {
+                    return (count, true);
+                }
+                slices[count] = IoSlice::new(&bytes[..bytes.len().min(bytes_max - gathered)]);
                 count += 1;
                 known += bytes.len();
                 gathered += bytes.len();
@@ -320,7 +382,7 @@ impl Queue {
                 break;
             }
         }
-        count
+        (count, false)
     }
 
     /// Takes away what was sent; answers how much of it was held here.
@@ -486,6 +548,9 @@ impl LogPayload {
                     self.pieces.pop_front();
                 }
                 left -= part;
+            } else if self.staged.is_empty() && self.pieces.is_empty() {
+                // Taken away for others while it was sent by reference; what follows is looked up again.
+                left = 0;
             } else {
                 unreachable!("no more was sent than was in memory, {left} bytes were");
             }

@@ -22,6 +22,7 @@ use super::noise::Noise;
 use super::reclaim::{Held, Reclaim};
 use crate::io::env::ShardEnv;
 use crate::io::signal::Signal;
+use crate::io::zero_copy::ZeroCopy;
 use crate::limits;
 use crate::messages::PartitionKey;
 use crate::service::context::ShardContext;
@@ -71,6 +72,7 @@ pub(super) struct Shard {
     /// To the other shards, by number.
     pub(super) peers: Vec<async_channel::Sender<HandOver>>,
     pub(super) file_reader: Rc<FileReader>,
+    pub(super) zero_copy: ZeroCopy,
     /// What receive buffers may grow to beyond their usual size.
     pub(super) receive_extra: Budget,
     /// Bytes that wait to be sent on all connections and do not lie in the log.

@@ -246,7 +246,7 @@ fn encode_groups(writer: &mut Writer<'_>, snapshot: &Snapshot) -> Result<(), Err
 /// How a shard's metric is read.
 type ShardMetric = (Kind, &'static str, &'static str, fn(&ShardFigures) -> u64);
 
-const SHARD_METRICS: [ShardMetric; 24] = [
+const SHARD_METRICS: [ShardMetric; 25] = [
     (Kind::Gauge, "corelane_partitions", "Partitions that serve", |shard| shard.partitions.len() as u64),
     (Kind::Gauge, "corelane_partitions_refused", "Partitions that an operator must look at", |shard| shard.refused),
     (Kind::Gauge, "corelane_partitions_opening", "Partitions that are being opened", |shard| shard.opening),
@@ -280,6 +280,9 @@ const SHARD_METRICS: [ShardMetric; 24] = [
     (Kind::Counter, "corelane_published_sets", "Sets published", |shard| shard.published_sets),
     (Kind::Counter, "corelane_fetched_bytes", "Bytes of the log sent to consumers", |shard| shard.fetched_bytes),
     (Kind::Counter, "corelane_fetches", "Fetches answered", |shard| shard.fetches),
+    (Kind::Counter, "corelane_zero_copy_sent_bytes", "Bytes of the log sent by zero copy", |shard| {
+        shard.zero_copy_sent_bytes
+    }),
     (Kind::Counter, "corelane_published_messages", "Messages appended, a compressed set counted as one", |shard| {
         shard.log().messages
     }),

@@ -8,6 +8,7 @@ mod crash;
 mod damage;
 mod disk_faults;
 mod disk_full;
+mod far_away;
 mod faults;
 mod flush;
 mod hostile;

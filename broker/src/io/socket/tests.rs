@@ -77,7 +77,7 @@ fn slices_are_sent_in_order_though_the_reader_is_slow() {
         while !left.is_empty() {
             let (head, rest) = left.split_at(left.len().min(100));
             let slices = [IoSlice::new(head), IoSlice::new(&[]), IoSlice::new(rest)];
-            let sent = poll_fn(|context| socket.poll_send(context, &slices)).await?;
+            let sent = poll_fn(|context| socket.poll_send(context, &slices, false)).await?;
             left = &left[sent..];
         }
         socket.finish();
