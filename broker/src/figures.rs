@@ -195,6 +195,8 @@ pub struct PartitionFigures {
     pub bounds: Bounds,
     /// Whether it takes no publishes until a restart.
     pub is_closed: bool,
+    /// Whether it takes none until there is room on the disk.
+    pub lacks_space: bool,
     /// Bytes sent to consumers since the start.
     pub fetched_bytes: u64,
     /// What it has and has counted.

@@ -96,6 +96,7 @@ impl<S: Store> Control<S> {
             warnings.extend(others::missing(&self.broker_figures(), self.broker_id));
         }
         warnings.extend(self.directories_set_aside().1);
+        warnings.extend(full_disk(shards));
         let mut reasons: Vec<String> = standing.displaced.iter().cloned().collect();
         for shard in 0..self.shards.len() as u32 {
             if !shards.iter().any(|figures| figures.shard == shard) {
@@ -120,6 +121,14 @@ impl<S: Store> Control<S> {
         }
         Readiness { reasons, warnings }
     }
+}
+
+/// What there is to say of partitions that have no room.
+fn full_disk(shards: &[ShardFigures]) -> Option<String> {
+    let full = shards.iter().flat_map(|shard| &shard.partitions).filter(|partition| partition.lacks_space).count();
+    let partitions = if full == 1 { "1 partition takes" } else { &format!("{full} partitions take") };
+    let remedy = "give topics a shorter retention, trim or delete some, or make the disk larger";
+    (full > 0).then(|| format!("the disk is full: {partitions} no publishes until there is room; {remedy}"))
 }
 
 /// How far each group is behind in each topic that exists, in the partitions that are served here. Positions of an earlier

@@ -57,8 +57,13 @@ fn bind_http(config: &Config) -> Result<Option<std::net::TcpListener>, String> {
         listener.set_nonblocking(true)?;
         Ok(listener)
     });
-    let remedy = "is another broker running there? --http chooses another port, --http off none";
-    listener.map(Some).map_err(|error| format!("cannot serve the control page on {address}: {error}; {remedy}"))
+    let remedy = |error: &std::io::Error| match error.kind() {
+        std::io::ErrorKind::AddrInUse => "is another broker running there? --http chooses another port, --http off none",
+        _ => "--http chooses another address, --http off none",
+    };
+    listener
+        .map(Some)
+        .map_err(|error| format!("cannot serve the control page on {address}: {error}; {}", remedy(&error)))
 }
 
 /// What is decided before the registry is opened.

@@ -118,7 +118,10 @@ pub fn check_data_dir(dir: &Path) -> Result<(), String> {
             let user = rustix::process::geteuid().as_raw();
             format!("{what} {shown} is not permitted to user {user}; give the directory to that user (chown)")
         }
-        io::ErrorKind::ReadOnlyFilesystem => format!("{shown} lies on a file system that is mounted read-only"),
+        io::ErrorKind::ReadOnlyFilesystem => format!(
+            "{shown} lies on a file system that is mounted read-only, or that systemd shows so: the unit's ReadWritePaths= \
+             names what the broker may write"
+        ),
         io::ErrorKind::StorageFull => format!("{shown} lies on a file system that is full, and is new; make room"),
         io::ErrorKind::NotADirectory | io::ErrorKind::AlreadyExists => format!("{shown} is not a directory"),
         _ => format!("{what} {shown} failed: {error}"),

@@ -81,7 +81,8 @@ pub enum IdentityError {
     /// An older copy of the directory.
     #[error(
         "the data directory is an older copy: it was started {starts} times, broker {broker_id} was started \
-         {registered} times; use the newer one"
+         {registered} times; use the newer one; if that one is lost for good, with what was published since: corelane broker \
+         forget {broker_id}, then start this one"
     )]
     Behind {
         /// The number.

@@ -97,12 +97,21 @@ pub struct BootOptions {
     pub control: Sender<ToControl>,
 }
 
+fn listen_remedy(source: &io::Error) -> &'static str {
+    match source.kind() {
+        io::ErrorKind::AddrInUse => "is another broker running there? --listen chooses another port",
+        io::ErrorKind::AddrNotAvailable => "--listen names an address of this machine; --advertise, what clients are told",
+        io::ErrorKind::PermissionDenied => "ports below 1024 need a privilege; --listen chooses another one",
+        _ => "--listen chooses another address",
+    }
+}
+
 /// Why the shards did not start: one line with cause and remedy.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BootError {
     /// The port cannot be had.
-    #[error("cannot listen on {address}: {source}; is another broker running there? --listen chooses another port")]
+    #[error("cannot listen on {address}: {source}; {}", listen_remedy(source))]
     Listen {
         /// The address.
         address: SocketAddr,

@@ -73,6 +73,7 @@ impl Shard {
                             partition: key.1,
                             bounds: partition.bounds(),
                             is_closed: partition.closed().is_some(),
+                            lacks_space: partition.lacks_space(),
                             fetched_bytes: fetched.get(key).copied().unwrap_or(0),
                             stats: partition.stats(),
                         }),

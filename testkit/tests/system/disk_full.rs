@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use corelane_client::{Client, DeliveryError, NewTopic, Record, TopicSettings};
-use corelane_testkit::{Broker, BrokerOptions, SmallDisk, skip};
+use corelane_testkit::{Broker, BrokerOptions, SmallDisk, http_get, skip};
 
 use crate::support::{
     PATIENCE, assert_run, connect, create, eventually, numbered, numbers_of, publish_numbered, read_all,
@@ -51,6 +51,10 @@ async fn a_full_disk_refuses_publishing_in_time_and_everything_resumes_when_ther
     assert!(matches!(&refusal, DeliveryError::TimedOut { .. } | DeliveryError::Refused(_)), "{refusal:?}");
     assert!(refusal.to_string().contains("NO_SPACE"), "the cause is named: {refusal}");
 
+    let ready = || http_get(broker.http_addr(), "/health/ready", PATIENCE).expect("the page answers");
+    let warned = ready();
+    assert!(warned.status == 200 && warned.body.contains("the disk is full: 1 partition takes no publishes"), "{}", warned.body);
+
     // Fetch goes on, and what is there is whole.
     let stored = numbers_of(&read_all(&client, "full").await);
     assert!(acknowledged.iter().all(|at| stored.binary_search(at).is_ok()), "an acknowledged message is missing");
@@ -65,6 +69,7 @@ async fn a_full_disk_refuses_publishing_in_time_and_everything_resumes_when_ther
         delivery.await.is_ok()
     })
     .await;
+    assert_eq!(ready().body, "ready\n", "nothing is left to warn of");
     let last = at - 1;
     let stored = numbers_of(&read_all(&client, "full").await);
     assert_eq!(stored.last(), Some(&last));

@@ -254,6 +254,11 @@ impl<E: Env> Partition<E> {
         }
     }
 
+    /// Whether the disk had no room for it when it last asked: publishes wait, or are refused.
+    pub fn lacks_space(&self) -> bool {
+        self.inner.state.borrow().space.said_full
+    }
+
     /// What the checkpoint is to say about it now.
     pub fn checkpoint_entry(&self) -> CheckpointEntry {
         let inner = &self.inner;

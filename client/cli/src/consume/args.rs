@@ -55,7 +55,7 @@ pub(crate) struct ConsumeArgs {
     #[arg(long, value_name = "P")]
     pub(crate) partition: Vec<u32>,
 
-    /// Read as a member of this group of consumers; --from (earliest or latest) says where a group begins that has no
+    /// Read as a member of this group of consumers; --from (earliest, latest or a time) says where a group begins that has no
     /// position yet
     #[arg(long, value_name = "GROUP", conflicts_with_all = ["partition", "last", "until", "exit_at_end"])]
     pub(crate) group: Option<String>,
