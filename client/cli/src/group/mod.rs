@@ -48,7 +48,8 @@ A time is that of the first message that is read: 2026-07-01T12:00:00Z, '2026-07
 Examples:
   corelane group reset indexer --topic access-log --to earliest --dry-run
   corelane group reset indexer --topic access-log --to -1h
-  corelane group reset indexer --topic access-log --partition 2 --to 1048576")]
+  corelane group reset indexer --topic access-log --partition 2 --to 1048576
+  corelane --broker us-1:9400 group reset indexer --topic access-log --partition 2 --to 1048576 --create")]
     Reset(ResetArgs),
     /// Delete a group that has no members, with its positions
     #[command(after_help = "\
@@ -91,6 +92,9 @@ pub(crate) struct ResetArgs {
     /// Where the group shall go on: earliest, latest, a position (of each partition), a time, or a time ago
     #[arg(long, value_name = "earliest|latest|POSITION|TIME|-1h", allow_hyphen_values = true, value_parser = parse_place)]
     to: Place,
+    /// Make the group first if there is none, or have it know the topic: for consumers that move to another cluster
+    #[arg(long, conflicts_with = "dry_run")]
+    create: bool,
     /// Show what would be set, and set nothing
     #[arg(long)]
     dry_run: bool,
@@ -101,7 +105,7 @@ pub(crate) async fn run(shared: &Shared, command: GroupCommand) -> Result<(), Cl
     match command {
         GroupCommand::List => list(&client.admin().list_groups().await?, shared.json),
         GroupCommand::Describe { group } => describe::run(&client, shared, &group).await,
-        GroupCommand::Reset(args) => reset::run(&client, shared.json, &args).await,
+        GroupCommand::Reset(args) => reset::run(&client, shared, &args).await,
         GroupCommand::Delete { group, yes } => delete(&client, shared.json, &group, yes).await,
         GroupCommand::Verify { group, wait } => verify::run(&client, shared.json, &group, wait).await,
     }

@@ -1,22 +1,29 @@
 //! `group reset`: where a group goes on, decided by an operator.
 
 use std::collections::BTreeMap;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use comfy_table::CellAlignment::{Left, Right};
-use corelane_client::{Client, Find, Found, NewPosition, TopicInfo};
+use corelane_client::{CallError, Client, Find, Found, NewPosition, TopicId, TopicInfo};
 use serde_json::json;
 
 use super::ResetArgs;
+use crate::args::Shared;
 use crate::error::CliError;
 use crate::output::{count, print, print_json, print_table, table};
 use crate::parse::place::Place;
 
+/// How often to look whether the group knows the topic.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
+
 /// What a group has committed in the topic, by partition: epoch and position.
 type Committed = BTreeMap<u32, (u32, u64)>;
 
-pub(super) async fn run(client: &Client, json: bool, args: &ResetArgs) -> Result<(), CliError> {
+pub(super) async fn run(client: &Client, shared: &Shared, args: &ResetArgs) -> Result<(), CliError> {
     let topic = client.admin().describe_topic(&args.topic).await?.topic;
+    if args.create && !is_subscribed(client, &args.group, topic.topic_id).await? {
+        subscribe(client, shared, args, topic.topic_id).await?;
+    }
     let group = client.admin().describe_group(&args.group).await?;
     if !group.members.is_empty() && !args.dry_run {
         let members = count(group.members.len() as u64, "member");
@@ -33,7 +40,32 @@ pub(super) async fn run(client: &Client, json: bool, args: &ResetArgs) -> Result
     if !args.dry_run {
         client.admin().reset_group(&args.group, &positions).await?;
     }
-    tell(json, args, &committed, &positions)
+    tell(shared.json, args, &committed, &positions)
+}
+
+async fn is_subscribed(client: &Client, group: &str, topic: TopicId) -> Result<bool, CliError> {
+    match client.admin().describe_group(group).await {
+        Ok(group) => Ok(group.partitions.iter().any(|partition| partition.topic_id == topic)),
+        Err(CallError::UnknownGroup { .. }) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// A group is what members have made it: one joins, and leaves.
+async fn subscribe(client: &Client, shared: &Shared, args: &ResetArgs, topic: TopicId) -> Result<(), CliError> {
+    let member = client.group(&args.group).topic(&args.topic).manual_commit().build()?;
+    let known = async {
+        while !is_subscribed(client, &args.group, topic).await? {
+            tokio::time::sleep(LOOK_AGAIN).await;
+        }
+        Ok(())
+    };
+    let known = tokio::time::timeout(shared.timeout, known).await;
+    member.leave().await.map_err(CliError::Group)?;
+    known.map_err(|_| {
+        let reason = format!("group {} was not made within {:?}; try again", args.group, shared.timeout);
+        CliError::Argument(reason)
+    })?
 }
 
 async fn new_positions(client: &Client, args: &ResetArgs, topic: &TopicInfo) -> Result<Vec<NewPosition>, CliError> {

@@ -135,6 +135,14 @@ fn groups_are_listed_described_reset_verified_and_deleted() {
     assert_eq!(again.lines().count(), 100);
     assert_eq!(text(&broker, &["group", "delete", "g", "--yes"]), "deleted group g\n");
     assert!(fails(&broker, &["group", "delete", "g", "--yes"]).contains("no group"));
+
+    // As consumers that come from another cluster do.
+    let made = ["group", "reset", "g", "--topic", "t", "--to", "latest"];
+    assert!(fails(&broker, &made).contains("no group"));
+    ok(&broker, &[&made[..], &["--create"]].concat());
+    produce(&broker, &["--partition", "1"], b"news\n");
+    assert_eq!(text(&broker, &["consume", "t", "--group", "g", "--max", "1"]), "news\n");
+    ok(&broker, &[&made[..], &["--create"]].concat());
 }
 
 #[test]
