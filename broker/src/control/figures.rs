@@ -179,6 +179,7 @@ mod tests {
                 epoch: Epoch(2),
             },
             is_closed: false,
+            lacks_space: false,
             fetched_bytes: 0,
             stats: PartitionStats::default(),
         };
