@@ -3,7 +3,7 @@
 
 use std::rc::Rc;
 
-use super::state::{NextFile, Rolling};
+use super::state::{NextFile, Rolling, State};
 use super::{Inner, count};
 use crate::coverage::PartId;
 use crate::env::{BLOCK_BYTES, Chunk, Disk, Env, File, OpenMode};
@@ -69,9 +69,7 @@ impl<E: Env> Inner<E> {
                 let mut state = self.state.borrow_mut();
                 state.coverage.flush_ends();
                 if let Some(bytes) = allocated {
-                    if std::mem::take(&mut state.space.said_full) {
-                        tracing::info!(partition = %self.label, "there is space on the disk again");
-                    }
+                    self.has_space(&mut state);
                     state.space.allocated = bytes;
                     state.space.unsynced = None;
                     state.segments.back_mut().expect("a log has an active segment").file_bytes = bytes;
@@ -109,6 +107,13 @@ impl<E: Env> Inner<E> {
         }
         self.state.borrow_mut().space.is_asking = false;
         self.driver.notify();
+    }
+
+    /// The disk gave room.
+    fn has_space(&self, state: &mut State<E>) {
+        if std::mem::take(&mut state.space.said_full) {
+            tracing::info!(partition = %self.label, "there is space on the disk again");
+        }
     }
 
     /// The disk is full. Who waits for space hears it; the next publish after a while makes the disk be asked again.
@@ -178,6 +183,7 @@ impl<E: Env> Inner<E> {
         let mut state = self.state.borrow_mut();
         state.rolling = Rolling::No;
         state.space.full_at = None;
+        self.has_space(&mut state);
         let index = state.segments.len() - 2;
         let old = &mut state.segments[index];
         old.needs_trim = true;
