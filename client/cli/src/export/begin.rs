@@ -1,14 +1,13 @@
 //! Where a partition's next file begins: behind the newest one, whatever else is running. Where there is none, where this
-//! run or the group has got to; else where it is told. What retention has taken in between is counted, once.
-
-use std::collections::BTreeMap;
+//! run, the group or an earlier run has got to; in the first run of all where it is told. What retention has taken in
+//! between is counted, once.
 
 use corelane_client::{Find, Found};
 
 use super::Summary;
 use super::file::next_position;
 use super::load::Load;
-use super::names::{self, Exported, Files};
+use super::names;
 use super::now_ms;
 use crate::error::CliError;
 use crate::parse::place::Place;
@@ -42,10 +41,12 @@ impl Load<'_> {
             }
             // This run has been here before.
             _ if self.begin.is_some() => self.begin.map(|begin| begin.after.unwrap_or(begin.position)),
-            // The log began again, or the topic was created again: all of it is new.
+            // The log began again: all of it is new.
             Some(_) => return Ok(Begin { after: None, position: bounds.start }),
-            None if self.is_created_again(&found) => return Ok(Begin { after: None, position: bounds.start }),
-            None => self.group.and_then(|group| group.committed(partition, epoch)),
+            None => {
+                let committed = self.group.and_then(|group| group.committed(partition, epoch));
+                committed.or_else(|| self.past.begun(partition, epoch))
+            }
         };
         match after {
             Some(next) if next > bounds.end => Err(CliError::Argument(format!(
@@ -53,7 +54,9 @@ impl Load<'_> {
                 args.topic, bounds.end
             ))),
             Some(next) => Ok(Begin { after, position: next.max(bounds.start) }),
-            None => Ok(Begin { after, position: self.first_position(&bounds).await? }),
+            None if self.past.is_first => Ok(Begin { after, position: self.first_position(&bounds).await? }),
+            // It was not there when the first run began.
+            None => Ok(Begin { after, position: bounds.start }),
         }
     }
 
@@ -66,19 +69,6 @@ impl Load<'_> {
             Place::Time(moment) => Find::TimeMs(moment.unix_ms(now_ms())),
         };
         Ok(self.client.admin().find(&self.args.topic, self.partition, find).await?.position)
-    }
-
-    /// Whether the files that are there are of another topic of this name; tells so.
-    fn is_created_again(&self, found: &BTreeMap<Exported, Files>) -> bool {
-        let Exported { topic, id, partition } = &self.of;
-        let is_other = |of: &&Exported| of.topic == *topic && of.partition == *partition && of.id != *id;
-        let Some(other) = found.keys().find(is_other) else { return false };
-        eprintln!(
-            "corelane: topic {topic} was created again: the files of {topic}-{} are of an earlier one, partition \
-             {partition} begins at its start",
-            other.id
-        );
-        true
     }
 
     /// Tells and counts what retention has taken before the next file could begin.

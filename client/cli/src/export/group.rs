@@ -41,6 +41,11 @@ impl Group {
         committed.map(|(_, position)| *position)
     }
 
+    /// Whether it has no position in the topic yet.
+    pub(super) fn is_new(&self) -> bool {
+        self.committed.is_empty()
+    }
+
     /// Says that everything below `position` is exported.
     pub(super) async fn commit(
         &self,

@@ -10,6 +10,7 @@ mod import;
 mod load;
 mod names;
 mod origin;
+mod past;
 mod reading;
 mod record;
 mod sources;
@@ -31,7 +32,7 @@ use crate::signals::Signals;
 pub(crate) use args::{ExportArgs, ImportArgs};
 use group::Group;
 use load::Load;
-use origin::Origin;
+use past::Past;
 
 /// What a run has done.
 #[derive(Debug, Default, Serialize)]
@@ -108,13 +109,17 @@ async fn all(shared: &Shared, args: &ExportArgs, summary: &mut Summary) -> Resul
         None => None,
     };
     let (id, partitions) = (topic.topic.topic_id.short(), topic.topic.partitions.len() as u32);
-    Origin { partitions }.write(&args.to, &args.topic, &id).map_err(failed)?;
+    let past = Past::look(args, &id, group.as_ref()).map_err(failed)?;
     let bar = bar();
     let mut loads = Vec::new();
     for partition in &topic.topic.partitions {
-        let load = Load::new(&client, args, topic.topic.topic_id, partition, group.as_ref()).await?;
+        let load = Load::new(&client, args, topic.topic.topic_id, partition, group.as_ref(), &past).await?;
         bar.inc_length(load.bytes());
         loads.push(load);
+    }
+    past.keep(args, partitions, &loads)?;
+    for load in &loads {
+        load.commit_begin().await?;
     }
     for load in loads {
         load.run(summary, &bar).await?;

@@ -47,9 +47,13 @@ pub(super) fn parse(name: &str, format: FileFormat) -> Option<(Exported, First)>
     let epoch = number(8)?.parse().ok()?;
     let partition = number(5)?.parse().ok()?;
     let id = parts.next()?.to_owned();
-    let is_id = id.len() == ID_DIGITS && id.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
-    let topic = parts.next().filter(|_| is_id)?.to_owned();
+    let topic = parts.next().filter(|_| is_id(&id))?.to_owned();
     Some((Exported { topic, id, partition }, First { epoch, position }))
+}
+
+/// Whether these are the digits of a topic's id in a name.
+pub(super) fn is_id(text: &str) -> bool {
+    text.len() == ID_DIGITS && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
 /// All exported files of a format in a directory and in its `date=` directories, by topic, id and partition.

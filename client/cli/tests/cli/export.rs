@@ -8,7 +8,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use corelane_testkit::{Broker, BrokerOptions, TestDir, run, run_with_input, skip, wait_for};
+use corelane_testkit::{Broker, BrokerOptions, TestDir, run, run_with_input, skip, wait_for, wait_until};
 use rustix::process::Signal;
 
 use crate::mirror::segments;
@@ -240,6 +240,48 @@ fn a_group_keeps_where_the_first_run_began() {
     let message = fails(&broker, &["export", "t", "--to", other.path().to_str().unwrap(), "--group", "of-others"]);
     assert!(message.contains("group of-others has a member"), "{message}");
     assert_eq!(files(other.path()), [] as [PathBuf; 0]);
+}
+
+#[test]
+fn from_says_where_the_first_run_begins_and_what_appears_later_is_exported_from_its_start() {
+    let broker = broker_with_topic(1);
+    for (index, from) in [&["--from", "latest", "--group", "g"][..], &["--from", "-1s"]].into_iter().enumerate() {
+        let dir = TestDir::new("export");
+        let args = [from, &["--format", "jsonl"]].concat();
+        let from_before = numbers(0, 5);
+        ok(&broker, &["topic", "delete", "t", "--yes"]);
+        ok(&broker, &["topic", "create", "t", "--partitions", "2"]);
+        produce(&broker, &["--partition", "0"], &from_before);
+        // So that it is more than a second ago.
+        wait_until("a time ago to begin behind them", DEADLINE, || {
+            export(&broker, &dir.join(fastrand::u64(..).to_string()), &["--from", "-1s"])["messages"] == 0
+        });
+        assert_eq!(export(&broker, dir.path(), &args)["messages"], 0, "{from:?}");
+
+        produce(&broker, &["--partition", "1"], &numbers(0, 3));
+        ok(&broker, &["topic", "add-partitions", "t", "--partitions", "3", "--yes"]);
+        produce(&broker, &["--partition", "2"], &numbers(0, 7));
+        std::thread::sleep(std::time::Duration::from_millis(1_100));
+        assert_eq!(export(&broker, dir.path(), &args)["messages"], 10, "{from:?}, round {index}");
+        produce(&broker, &["--partition", "0"], &numbers(5, 6));
+        assert_eq!(export(&broker, dir.path(), &args)["messages"], 1, "{from:?}");
+
+        // Of a topic that was created again before its first file, too.
+        let dir = TestDir::new("export");
+        assert!(export(&broker, dir.path(), &args)["files"].as_u64().is_some());
+        ok(&broker, &["topic", "delete", "t", "--yes"]);
+        ok(&broker, &["topic", "create", "t"]);
+        produce(&broker, &[], &numbers(0, 4));
+        std::thread::sleep(std::time::Duration::from_millis(1_100));
+        assert_eq!(export(&broker, dir.path(), &args)["messages"], 4, "{from:?}");
+        // Another beginning counts in a directory that was emptied.
+        for path in files(dir.path()) {
+            std::fs::remove_file(path).unwrap();
+        }
+        if index == 1 {
+            assert_eq!(export(&broker, dir.path(), &["--format", "jsonl", "--from", "@1000"])["messages"], 4);
+        }
+    }
 }
 
 /// Starts an export, and stops it in the middle of its first file, of a topic that is large enough for that.
