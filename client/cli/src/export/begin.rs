@@ -2,6 +2,8 @@
 //! run, the group or an earlier run has got to; in the first run of all where it is told. What retention has taken in
 //! between is counted, once.
 
+use std::path::PathBuf;
+
 use corelane_client::{Find, Found};
 
 use super::Summary;
@@ -16,15 +18,25 @@ use crate::parse::place::Place;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Begin {
     /// How far it was exported before, if that is known: what is missing from there on was taken by retention.
-    after: Option<u64>,
+    pub(super) after: Option<u64>,
     pub(super) position: u64,
+    /// Where the log begins.
+    pub(super) log_start: u64,
 }
 
 impl Load<'_> {
+    /// The newest file of the log, if there is one.
+    pub(super) fn newest_file(&self) -> Result<Option<PathBuf>, CliError> {
+        let mut found = names::find(&self.args.to, self.args.format).map_err(|cause| self.failed(cause))?;
+        let newest = found.remove(&self.of).and_then(|mut files| files.pop_last());
+        Ok(newest.filter(|(first, _)| first.epoch == self.epoch).map(|(_, path)| path))
+    }
+
     pub(super) async fn find_begin(&self) -> Result<Begin, CliError> {
         let (args, partition, epoch) = (self.args, self.partition, self.epoch);
         let found = names::find(&args.to, args.format).map_err(|cause| self.failed(cause))?;
         let bounds = self.client.admin().find(&args.topic, partition, Find::Latest).await?;
+        let log_start = bounds.start;
         let newest = found.get(&self.of).and_then(|files| files.last_key_value());
         let after = match newest {
             Some((first, path)) if first.epoch == epoch => {
@@ -42,22 +54,25 @@ impl Load<'_> {
             // This run has been here before.
             _ if self.begin.is_some() => self.begin.map(|begin| begin.after.unwrap_or(begin.position)),
             // The log began again: all of it is new.
-            Some(_) => return Ok(Begin { after: None, position: bounds.start }),
+            Some(_) => return Ok(Begin { after: None, position: bounds.start, log_start }),
             None => {
                 let committed = self.group.and_then(|group| group.committed(partition, epoch));
                 committed.or_else(|| self.past.begun(partition, epoch))
             }
         };
-        match after {
-            Some(next) if next > bounds.end => Err(CliError::Argument(format!(
-                "the files of {}/{partition} end at {next}, and the log at {}: they belong to another topic",
-                args.topic, bounds.end
-            ))),
-            Some(next) => Ok(Begin { after, position: next.max(bounds.start) }),
-            None if self.past.is_first => Ok(Begin { after, position: self.first_position(&bounds).await? }),
+        let position = match after {
+            Some(next) if next > bounds.end => {
+                return Err(self.another_log(&format!(
+                    "{}/{partition} was exported up to {next}, and its log ends at {}",
+                    args.topic, bounds.end
+                )));
+            }
+            Some(next) => next.max(bounds.start),
+            None if self.past.is_first => self.first_position(&bounds).await?,
             // It was not there when the first run began.
-            None => Ok(Begin { after, position: bounds.start }),
-        }
+            None => bounds.start,
+        };
+        Ok(Begin { after, position, log_start })
     }
 
     /// Where `--from` says to begin.

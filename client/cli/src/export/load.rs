@@ -72,7 +72,14 @@ impl<'a> Load<'a> {
         let of = Exported { topic: args.topic.clone(), id: topic_id.short(), partition };
         let (begin, settled_until) = (None, 0);
         let mut load = Self { client, args, group, past, of, partition, epoch, begin, settled_until, end, until_ms };
-        load.begin = Some(load.find_begin().await?);
+        let begin = load.find_begin().await?;
+        // Where nothing follows, nothing can follow wrongly.
+        if let (Some(next), Some(path)) = (begin.after, load.newest_file()?)
+            && next < end
+        {
+            load.check_same(&path, next, begin.log_start).await?;
+        }
+        load.begin = Some(begin);
         Ok(load)
     }
 
@@ -96,9 +103,21 @@ impl<'a> Load<'a> {
 
     /// Exports to the end.
     pub(super) async fn run(mut self, summary: &mut Summary, bar: &ProgressBar) -> Result<(), CliError> {
+        let mut tried = None;
         loop {
             // The partitions before have taken their time, and retention does not wait.
             let begin = self.find_begin().await?;
+            // Whoever was faster has moved the beginning.
+            if tried.replace(begin.position) == Some(begin.position) {
+                return Err(CliError::Consume(format!(
+                    "a file of {}/{} that begins at {} is there already, and is not found again: is its directory one that \
+                     can be read, below {}?",
+                    self.args.topic,
+                    self.partition,
+                    begin.position,
+                    self.args.to.display()
+                )));
+            }
             self.count_missed(begin, summary);
             self.begin = Some(begin);
             if begin.position >= self.end {

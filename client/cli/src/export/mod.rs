@@ -13,6 +13,7 @@ mod origin;
 mod past;
 mod reading;
 mod record;
+mod same;
 mod sources;
 mod whole;
 

@@ -56,17 +56,21 @@ pub(super) fn is_id(text: &str) -> bool {
     text.len() == ID_DIGITS && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
-/// All exported files of a format in a directory and in its `date=` directories, by topic, id and partition.
+/// All exported files of a format in a directory and in its `date=` directories, by topic, id and partition. Directories
+/// may be links to where there is more room; one that leads nowhere holds nothing.
 pub(super) fn find(directory: &Path, format: FileFormat) -> io::Result<BTreeMap<Exported, Files>> {
     let mut found: BTreeMap<Exported, Files> = BTreeMap::new();
     let mut directories = vec![directory.to_owned()];
+    let mut is_top = true;
     while let Some(directory) = directories.pop() {
         for entry in std::fs::read_dir(&directory)? {
             let entry = entry?;
             let name = entry.file_name();
             let Some(name) = name.to_str() else { continue };
-            if name.starts_with(DATE) && entry.file_type()?.is_dir() {
-                directories.push(entry.path());
+            if name.starts_with(DATE) && entry.path().is_dir() {
+                if is_top {
+                    directories.push(entry.path());
+                }
             } else if let Some((of, first)) = parse(name, format)
                 && let Some(other) = found.entry(of).or_default().insert(first, entry.path())
             {
@@ -74,6 +78,8 @@ pub(super) fn find(directory: &Path, format: FileFormat) -> io::Result<BTreeMap<
                 return Err(io::Error::other(reason));
             }
         }
+        // Days lie side by side; looking deeper, a link to a directory above would have no end.
+        is_top = false;
     }
     Ok(found)
 }
@@ -125,6 +131,19 @@ mod tests {
         let refusal = find(dir.path(), FileFormat::Jsonl).unwrap_err().to_string();
         assert!(refusal.contains("07-01") && refusal.contains("07-02"), "{refusal}");
         assert!(find(dir.path(), FileFormat::Raw).unwrap().is_empty());
+    }
+
+    #[test]
+    fn directories_that_are_links_are_looked_into_and_have_an_end() {
+        let (dir, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let name = "t-00c0ffee-00000-00000001-00000000000000000000.jsonl";
+        std::fs::write(elsewhere.path().join(name), "").unwrap();
+        for (target, link) in [(elsewhere.path(), "date=2026-07-01"), (Path::new("/nowhere"), "date=2026-07-02")] {
+            std::os::unix::fs::symlink(target, dir.path().join(link)).unwrap();
+        }
+        assert_eq!(find(dir.path(), FileFormat::Jsonl).unwrap().len(), 1);
+        std::os::unix::fs::symlink(dir.path(), elsewhere.path().join("date=2026-07-03")).unwrap();
+        assert_eq!(find(dir.path(), FileFormat::Jsonl).unwrap().len(), 1);
     }
 
     #[test]
