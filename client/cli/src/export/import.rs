@@ -20,6 +20,7 @@ use crate::args::Shared;
 use crate::error::CliError;
 use crate::output::print_json;
 use crate::parse::size::format_size;
+use crate::produce::status;
 use crate::signals::{Interruption, Signals};
 
 /// Bytes that are read ahead of the producer.
@@ -90,10 +91,10 @@ pub(super) async fn run(shared: &Shared, args: &ImportArgs) -> Result<(), CliErr
     if report.is_complete() {
         return Ok(());
     }
-    let cause =
-        report.last_error.map_or_else(|| "no acknowledgement came in time".to_owned(), |error| error.to_string());
-    let failed = report.published - report.acknowledged;
-    Err(CliError::NotPublished { failed, messages: summary.messages, cause })
+    let (failed, messages, error) = (report.published - report.acknowledged, summary.messages, report.last_error);
+    let cause = error.as_ref().map_or_else(|| "no acknowledgement came in time".to_owned(), ToString::to_string);
+    let (status, is_retryable) = (error.as_ref().and_then(status), error.is_none_or(|error| error.is_retryable()));
+    Err(CliError::NotPublished { failed, messages, cause, status, is_retryable })
 }
 
 /// A producer, and how many partitions the topic has.
