@@ -82,12 +82,12 @@ impl Clocks {
 impl Times {
     /// How long the thread was kept from coming back when it was `late` for something due after `before`.
     fn stall_since(&self, before: &Self, late: Duration) -> Stall {
-        let kept = late.saturating_sub(self.waited - before.waited);
-        let ran = kept.min(self.ran - before.ran);
+        let kept = late.saturating_sub(self.waited.saturating_sub(before.waited));
+        let ran = kept.min(self.ran.saturating_sub(before.ran));
         let stolen = self.stolen.saturating_sub(before.stolen);
         // Where something was taken, as much more as the account may not show yet.
         let stolen = if stolen.is_zero() { stolen } else { stolen + self.tick };
-        Stall { time: ran + (kept - ran).saturating_sub(stolen), ran }
+        Stall { time: ran + kept.saturating_sub(ran).saturating_sub(stolen), ran }
     }
 }
 

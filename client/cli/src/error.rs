@@ -59,6 +59,10 @@ pub(crate) enum CliError {
         messages: u64,
         /// Why the first of them failed.
         cause: String,
+        /// The broker's status for it, if it was refused.
+        status: Option<&'static str>,
+        /// Whether publishing it again may help.
+        is_retryable: bool,
     },
     /// A consumer stopped for good.
     #[error("{0}")]
@@ -105,21 +109,35 @@ fn creation(topic: &str) -> String {
 }
 
 impl CliError {
-    /// What a program is told.
-    pub(crate) fn to_json(&self) -> Value {
-        let call = match self {
+    /// The failed call to the cluster, if it is one.
+    fn call(&self) -> Option<&CallError> {
+        match self {
             CliError::Call(error) | CliError::Group(GroupError::Call { cause: error, .. }) => Some(error),
             _ => None,
-        };
+        }
+    }
+
+    /// Whether the same command may succeed later.
+    pub(crate) fn is_retryable(&self) -> bool {
+        match self {
+            CliError::NotPublished { is_retryable, .. } => *is_retryable,
+            other => other.call().is_some_and(CallError::is_retryable),
+        }
+    }
+
+    /// What a program is told.
+    pub(crate) fn to_json(&self) -> Value {
+        let call = self.call();
         let status = match self {
             CliError::UnknownTopic { .. } => Some("UNKNOWN_TOPIC"),
             CliError::Call(CallError::UnknownGroup { .. }) => Some("UNKNOWN_GROUP"),
+            CliError::NotPublished { status, .. } => *status,
             _ => call.and_then(CallError::refusal).map(|refusal| refusal.status.name()),
         };
         json!({
             "error": self.to_string(),
             "status": status,
-            "retryable": call.is_some_and(CallError::is_retryable),
+            "retryable": self.is_retryable(),
             "exit_status": self.exit_status(),
         })
     }
@@ -162,6 +180,9 @@ mod tests {
         assert_eq!((closed["error"].as_str(), closed["status"].is_null()), (Some("the client is closed"), true));
         let unknown = CliError::from(CallError::UnknownTopic { topic: "t".to_owned() }).to_json();
         assert_eq!(unknown["status"], "UNKNOWN_TOPIC");
+        let (cause, status) = ("NO_SPACE: the disk is full".to_owned(), Some("NO_SPACE"));
+        let full = CliError::NotPublished { failed: 1, messages: 2, cause, status, is_retryable: true }.to_json();
+        assert_eq!((&full["status"], &full["retryable"]), (&"NO_SPACE".into(), &true.into()));
     }
 
     #[test]

@@ -37,14 +37,13 @@ pub(super) async fn run(
             return Err(CliError::Argument(reason.to_owned()));
         }
     };
-    let consumer = match &args.pattern {
-        Some(pattern) => client.group(group).pattern(pattern),
-        None => {
-            if let Err(CallError::UnknownTopic { topic }) = client.admin().describe_topic(args.topic()).await {
-                eprintln!("corelane: {}; waiting for it", CliError::UnknownTopic { topic, is_wanted: true });
-            }
-            client.group(group).topic(args.topic())
+    let consumer = if let Some(pattern) = &args.pattern {
+        client.group(group).pattern(pattern)
+    } else {
+        if let Err(CallError::UnknownTopic { topic }) = client.admin().describe_topic(args.topic()).await {
+            eprintln!("corelane: {}; waiting for it", CliError::UnknownTopic { topic, is_wanted: true });
         }
+        client.group(group).topic(args.topic())
     };
     let consumer = consumer
         .start(start)

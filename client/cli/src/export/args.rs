@@ -40,13 +40,15 @@ pub(crate) enum PartitionBy {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Writes what the topic holds beyond the newest files in the directory, up to the ends that it has now, and ends. So it is \
-run again and again, by cron for example: each run goes on where the files end, and where there are none it begins at the \
-earliest message, or where --from says, which has no other meaning.
+run again and again, by cron for example: each run goes on where the files end. The first one begins at the earliest message, \
+or where --from says, which has no other meaning: what appears later, an added partition for example, is exported from its start.
 
 A file appears when it is whole and on stable storage, under a name that says what it begins with: \
 TOPIC-ID-PARTITION-EPOCH-POSITION, with the first 8 digits of the topic's id: of a topic that was created again all is \
 new. A run that is killed leaves nothing that counts; of two runs at the same time one \
-waits for the other. What has been written may be moved elsewhere, but for the newest file of each partition.
+waits for the other. What has been written may be moved elsewhere, but for the newest file of each partition. A log that \
+was restored from an older copy does not go on where the files end, and is refused: export it to another directory. A partition \
+that cannot be read is named at the end; the others are exported.
 
 Parquet columns: topic string, partition int32, position int64, timestamp (milliseconds, UTC), key binary, headers list of \
 (name string, value binary), value binary; null where a message has no key or no value.
@@ -99,6 +101,8 @@ format are published set by set, as they are, and need as many partitions.
 A directory with files of several topics, or in several formats, is refused unless one is named; so are those of a topic and \
 of another one that was created under its name later. Nothing keeps what was imported already: a second run publishes \
 everything again.
+
+A damaged Parquet file is refused, and so is what lacks a value (null is a tombstone) or a time.
 
 Examples:
   corelane import /warehouse/page-views --topic page-views-again

@@ -1,14 +1,15 @@
 //! Where a partition's next file begins: behind the newest one, whatever else is running. Where there is none, where this
-//! run or the group has got to; else where it is told. What retention has taken in between is counted, once.
+//! run, the group or an earlier run has got to; in the first run of all where it is told. What retention has taken in
+//! between is counted, once.
 
-use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use corelane_client::{Find, Found};
 
 use super::Summary;
 use super::file::next_position;
 use super::load::Load;
-use super::names::{self, Exported, Files};
+use super::names;
 use super::now_ms;
 use crate::error::CliError;
 use crate::parse::place::Place;
@@ -17,15 +18,25 @@ use crate::parse::place::Place;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Begin {
     /// How far it was exported before, if that is known: what is missing from there on was taken by retention.
-    after: Option<u64>,
+    pub(super) after: Option<u64>,
     pub(super) position: u64,
+    /// Where the log begins.
+    pub(super) log_start: u64,
 }
 
 impl Load<'_> {
+    /// The newest file of the log, if there is one.
+    pub(super) fn newest_file(&self) -> Result<Option<PathBuf>, CliError> {
+        let mut found = names::find(&self.args.to, self.args.format).map_err(|cause| self.failed(cause))?;
+        let newest = found.remove(&self.of).and_then(|mut files| files.pop_last());
+        Ok(newest.filter(|(first, _)| first.epoch == self.epoch).map(|(_, path)| path))
+    }
+
     pub(super) async fn find_begin(&self) -> Result<Begin, CliError> {
         let (args, partition, epoch) = (self.args, self.partition, self.epoch);
         let found = names::find(&args.to, args.format).map_err(|cause| self.failed(cause))?;
         let bounds = self.client.admin().find(&args.topic, partition, Find::Latest).await?;
+        let log_start = bounds.start;
         let newest = found.get(&self.of).and_then(|files| files.last_key_value());
         let after = match newest {
             Some((first, path)) if first.epoch == epoch => {
@@ -42,19 +53,26 @@ impl Load<'_> {
             }
             // This run has been here before.
             _ if self.begin.is_some() => self.begin.map(|begin| begin.after.unwrap_or(begin.position)),
-            // The log began again, or the topic was created again: all of it is new.
-            Some(_) => return Ok(Begin { after: None, position: bounds.start }),
-            None if self.is_created_again(&found) => return Ok(Begin { after: None, position: bounds.start }),
-            None => self.group.and_then(|group| group.committed(partition, epoch)),
+            // The log began again: all of it is new.
+            Some(_) => return Ok(Begin { after: None, position: bounds.start, log_start }),
+            None => {
+                let committed = self.group.and_then(|group| group.committed(partition, epoch));
+                committed.or_else(|| self.past.begun(partition, epoch))
+            }
         };
-        match after {
-            Some(next) if next > bounds.end => Err(CliError::Argument(format!(
-                "the files of {}/{partition} end at {next}, and the log at {}: they belong to another topic",
-                args.topic, bounds.end
-            ))),
-            Some(next) => Ok(Begin { after, position: next.max(bounds.start) }),
-            None => Ok(Begin { after, position: self.first_position(&bounds).await? }),
-        }
+        let position = match after {
+            Some(next) if next > bounds.end => {
+                return Err(self.another_log(&format!(
+                    "{}/{partition} was exported up to {next}, and its log ends at {}",
+                    args.topic, bounds.end
+                )));
+            }
+            Some(next) => next.max(bounds.start),
+            None if self.past.is_first => self.first_position(&bounds).await?,
+            // It was not there when the first run began.
+            None => bounds.start,
+        };
+        Ok(Begin { after, position, log_start })
     }
 
     /// Where `--from` says to begin.
@@ -66,19 +84,6 @@ impl Load<'_> {
             Place::Time(moment) => Find::TimeMs(moment.unix_ms(now_ms())),
         };
         Ok(self.client.admin().find(&self.args.topic, self.partition, find).await?.position)
-    }
-
-    /// Whether the files that are there are of another topic of this name; tells so.
-    fn is_created_again(&self, found: &BTreeMap<Exported, Files>) -> bool {
-        let Exported { topic, id, partition } = &self.of;
-        let is_other = |of: &&Exported| of.topic == *topic && of.partition == *partition && of.id != *id;
-        let Some(other) = found.keys().find(is_other) else { return false };
-        eprintln!(
-            "corelane: topic {topic} was created again: the files of {topic}-{} are of an earlier one, partition \
-             {partition} begins at its start",
-            other.id
-        );
-        true
     }
 
     /// Tells and counts what retention has taken before the next file could begin.

@@ -1,8 +1,9 @@
 //! Messages as Parquet: columns that every reader takes as they are, written a row group at a time by the low-level writers
-//! (no Arrow). The file's own metadata says where the next file begins.
+//! (no Arrow). The file's own metadata says where the next file begins, what its last message is, and the checksum of the
+//! rows' bytes: pages have none of their own.
 
 use std::fs::File;
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter, Read, Write};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -21,6 +22,7 @@ use parquet::schema::types::ColumnPath;
 
 use super::reading::Piece;
 use super::record::Loaded;
+use super::same::LastMessage;
 
 /// What one row looks like. Signed numbers, since not every reader has others.
 const SCHEMA: &str = "
@@ -42,6 +44,12 @@ message corelane {
 }";
 /// The metadata that says where the next file begins.
 const NEXT: &str = "corelane.next_position";
+/// The metadata with the last message's position and checksum.
+const LAST: &str = "corelane.last_message";
+/// The metadata with how many bytes of the file lie before all metadata, and their CRC-32.
+const CHECKSUM: &str = "corelane.checksum";
+/// Bytes that are read at once for a checksum.
+const CHECKED_BYTES: usize = 1 << 20;
 /// A row group is written when it has so many bytes of messages, or so many messages.
 const GROUP_BYTES: usize = 32 << 20;
 const GROUP_MESSAGES: usize = 200_000;
@@ -74,12 +82,31 @@ struct Gathered {
     bytes: usize,
 }
 
+/// Keeps the checksum of what passes through.
+struct Summed {
+    file: BufWriter<File>,
+    sum: crc32fast::Hasher,
+}
+
+impl Write for Summed {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.file.write(bytes)?;
+        self.sum.update(&bytes[..written]);
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
 /// See the head of this file.
 pub(super) struct ParquetWriter {
-    file: SerializedFileWriter<BufWriter<File>>,
+    file: SerializedFileWriter<Summed>,
     topic: ByteArray,
     partition: i32,
     gathered: Gathered,
+    last: Option<ConsumedMessage>,
 }
 
 impl ParquetWriter {
@@ -92,9 +119,10 @@ impl ParquetWriter {
             .set_column_dictionary_enabled(ColumnPath::from("position"), false)
             .set_column_dictionary_enabled(ColumnPath::from("value"), false)
             .build();
+        let file = Summed { file, sum: crc32fast::Hasher::new() };
         let file = SerializedFileWriter::new(file, schema, Arc::new(properties))?;
         let partition = i32::try_from(partition).unwrap_or(i32::MAX);
-        Ok(Self { file, topic: topic.as_bytes().to_vec().into(), partition, gathered: Gathered::default() })
+        Ok(Self { file, topic: topic.as_bytes().to_vec().into(), partition, gathered: Gathered::default(), last: None })
     }
 
     pub(super) fn write(&mut self, message: &ConsumedMessage) -> Result<(), ParquetError> {
@@ -116,6 +144,7 @@ impl ParquetWriter {
             gathered.header_values.push(None, (0, 2));
         }
         gathered.bytes += message.frame().len();
+        self.last = Some(message.clone());
         if gathered.bytes >= GROUP_BYTES || gathered.positions.len() >= GROUP_MESSAGES {
             self.write_group()?;
         }
@@ -163,7 +192,15 @@ impl ParquetWriter {
     /// Writes the rest; the next file begins at `next`.
     pub(super) fn finish(mut self, next: u64) -> Result<(), ParquetError> {
         self.write_group()?;
-        self.file.append_key_value_metadata(KeyValue::new(NEXT.to_owned(), next.to_string()));
+        self.file.flush()?;
+        let (bytes, sum) = (self.file.bytes_written(), self.file.inner().sum.clone().finalize());
+        let mut entries = vec![(NEXT, next.to_string()), (CHECKSUM, format!("{bytes} {sum:08x}"))];
+        if let Some(last) = &self.last {
+            entries.push((LAST, format!("{} {:08x}", last.position(), Loaded::of(last).crc())));
+        }
+        for (key, value) in entries {
+            self.file.append_key_value_metadata(KeyValue::new(key.to_owned(), value));
+        }
         self.file.into_inner()?.flush()?;
         Ok(())
     }
@@ -175,16 +212,57 @@ fn open(path: &Path) -> Result<SerializedFileReader<File>, ParquetError> {
 
 /// Where the file behind this one begins.
 pub(super) fn next_position(path: &Path) -> Result<u64, ParquetError> {
-    let reader = open(path)?;
-    let entries = reader.metadata().file_metadata().key_value_metadata();
-    let next = entries.into_iter().flatten().find(|entry| entry.key == NEXT).and_then(|entry| entry.value.as_deref());
-    let next = next.and_then(|next| next.parse().ok());
+    let next = entry(&open(path)?, NEXT).and_then(|next| next.parse().ok());
     next.ok_or_else(|| ParquetError::General("it does not say where the next file begins".to_owned()))
+}
+
+/// The last message of a file, if it was written by a version that says so.
+pub(super) fn last_message(path: &Path) -> Result<Option<LastMessage>, ParquetError> {
+    let last = entry(&open(path)?, LAST).and_then(number_and_sum);
+    Ok(last.map(|(position, crc)| LastMessage { position, crc }))
+}
+
+/// One of the file's own metadata.
+fn entry<'r>(reader: &'r SerializedFileReader<File>, key: &str) -> Option<&'r str> {
+    let entries = reader.metadata().file_metadata().key_value_metadata();
+    entries.into_iter().flatten().find(|entry| entry.key == key).and_then(|entry| entry.value.as_deref())
+}
+
+fn number_and_sum(text: &str) -> Option<(u64, u32)> {
+    let (number, sum) = text.split_once(' ')?;
+    Some((number.parse().ok()?, u32::from_str_radix(sum, 16).ok()?))
+}
+
+/// Refuses a file whose rows are not as they were written; one without a checksum is another program's.
+fn check_sum(path: &Path, reader: &SerializedFileReader<File>) -> io::Result<()> {
+    let Some((bytes, expected)) = entry(reader, CHECKSUM).and_then(number_and_sum) else { return Ok(()) };
+    let (mut file, mut sum) = (File::open(path)?.take(bytes), crc32fast::Hasher::new());
+    let mut buffer = vec![0; CHECKED_BYTES];
+    loop {
+        match file.read(&mut buffer)? {
+            0 if sum.clone().finalize() == expected => return Ok(()),
+            0 => return Err(io::Error::other("it is damaged: its checksum is not that of its rows")),
+            read => sum.update(&buffer[..read]),
+        }
+    }
+}
+
+/// Refuses a file that lacks what no message is without: it would become tombstones of 1970.
+fn check_columns(reader: &SerializedFileReader<File>) -> io::Result<()> {
+    let fields = reader.metadata().file_metadata().schema().get_fields();
+    for (column, what) in [("value", "binary, null for a tombstone"), ("timestamp", "timestamp in milliseconds")] {
+        if !fields.iter().any(|field| field.name() == column) {
+            return Err(io::Error::other(format!("it has no column {column} ({what})")));
+        }
+    }
+    Ok(())
 }
 
 /// Reads the messages of a file, one after the other.
 pub(super) fn read(path: &Path, mut each: impl FnMut(Piece) -> bool) -> io::Result<()> {
     let reader = open(path).map_err(io::Error::other)?;
+    check_columns(&reader)?;
+    check_sum(path, &reader)?;
     for (number, row) in (1_u64..).zip(reader.get_row_iter(None).map_err(io::Error::other)?) {
         let row = row.map_err(|error| io::Error::other(format!("row {number}: {error}")))?;
         let foreign = |Foreign| io::Error::other(format!("row {number}: this is no exported message: {row}"));

@@ -12,6 +12,7 @@ use super::args::FileFormat;
 use super::columns::{self, ParquetWriter};
 use super::names::First;
 use super::record::from_json;
+use super::same::LastMessage;
 use crate::consume::{Format, Shown};
 
 /// A file's bytes, as its format wants them.
@@ -73,6 +74,18 @@ pub(super) fn next_position(path: &Path, first: First, format: FileFormat) -> io
             from_json(&line).map(|(position, _)| position + 1).map_err(io::Error::other)
         }
         FileFormat::Raw => Ok(first.position + File::open(path)?.metadata()?.len()),
+    }
+}
+
+/// The last message of a file, if that is known. Raw files say nothing but their bytes.
+pub(super) fn last_message(path: &Path, format: FileFormat) -> io::Result<Option<LastMessage>> {
+    match format {
+        FileFormat::Parquet => columns::last_message(path).map_err(in_words),
+        FileFormat::Jsonl => {
+            let (position, message) = from_json(&last_line(&mut File::open(path)?)?).map_err(io::Error::other)?;
+            Ok(Some(LastMessage { position, crc: message.crc() }))
+        }
+        FileFormat::Raw => Ok(None),
     }
 }
 

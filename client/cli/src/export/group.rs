@@ -41,6 +41,11 @@ impl Group {
         committed.map(|(_, position)| *position)
     }
 
+    /// Whether it has no position in the topic yet.
+    pub(super) fn is_new(&self) -> bool {
+        self.committed.is_empty()
+    }
+
     /// Says that everything below `position` is exported.
     pub(super) async fn commit(
         &self,
@@ -58,7 +63,8 @@ impl Group {
 fn has_members(group: &GroupDescription) -> CliError {
     let hosts: Vec<&str> = group.members.iter().map(|member| member.host.as_str()).collect();
     CliError::Argument(format!(
-        "group {} has a member, from {}: members keep their positions themselves, so an export needs a group of its own",
+        "group {} has a member, from {}: members keep their positions themselves, so an export needs a group of its own; an \
+         export that was killed while it made the group counts as one for ten seconds: try again then",
         group.group.group,
         hosts.join(", ")
     ))

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use corelane_client::{Acks, PreparedSet, Producer, Record, SendError};
+use corelane_client::{Acks, FlushReport, PreparedSet, Producer, Record, SendError};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 use tokio::runtime::Handle;
@@ -20,12 +20,15 @@ use crate::args::Shared;
 use crate::error::CliError;
 use crate::output::print_json;
 use crate::parse::size::format_size;
-use crate::signals::Signals;
+use crate::produce::status;
+use crate::signals::{Interruption, Signals};
 
 /// Bytes that are read ahead of the producer.
 const AHEAD_BYTES: usize = 16 << 20;
 /// How long a message may take to be acknowledged, at the end all of them.
 const PATIENCE: Duration = Duration::from_mins(5);
+/// How long after a signal what was read may still take to be acknowledged; a second signal ends that too.
+const INTERRUPTED_PATIENCE: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Default, Serialize)]
 struct Summary {
@@ -44,13 +47,10 @@ pub(super) async fn run(shared: &Shared, args: &ImportArgs) -> Result<(), CliErr
     let mut signals = Signals::listen().map_err(|cause| CliError::System { what: "signals", cause })?;
     let started = Instant::now();
     let sources = sources::find(args)?;
-    let client = shared.connect().await?;
-    let producer = client.producer().acks(Acks::Durable).delivery_timeout(PATIENCE);
-    let producer = producer.compression(args.compression.into()).build()?;
-    let partitions = producer.prepare(&args.topic).await.map_err(|error| match error {
-        SendError::Topic { cause, .. } => CliError::from(cause),
-        other => CliError::Argument(other.to_string()),
-    })?;
+    let (producer, partitions) = tokio::select! {
+        prepared = prepare(shared, args) => prepared?,
+        interruption = signals.next() => return Err(CliError::Interrupted(interruption)),
+    };
     sources.check(&args.topic, partitions, args.keep_partitions)?;
     let mut summary = Summary { topic: args.topic.clone(), ..Summary::default() };
     let bytes =
@@ -72,7 +72,11 @@ pub(super) async fn run(shared: &Shared, args: &ImportArgs) -> Result<(), CliErr
         result = work => result,
         interruption = signals.next() => Err(CliError::Interrupted(interruption)),
     };
-    let report = producer.close(PATIENCE).await;
+    let report = end(&producer, &mut signals, result.is_err()).await;
+    let (report, result) = match report {
+        Ok(report) => (report, result),
+        Err(interruption) => (producer.close(Duration::ZERO).await, Err(CliError::Interrupted(interruption))),
+    };
     bar.finish_and_clear();
     summary.acknowledged = if report.is_complete() { summary.messages } else { report.acknowledged };
     summary.seconds = started.elapsed().as_secs_f64();
@@ -87,10 +91,40 @@ pub(super) async fn run(shared: &Shared, args: &ImportArgs) -> Result<(), CliErr
     if report.is_complete() {
         return Ok(());
     }
-    let cause =
-        report.last_error.map_or_else(|| "no acknowledgement came in time".to_owned(), |error| error.to_string());
-    let failed = report.published - report.acknowledged;
-    Err(CliError::NotPublished { failed, messages: summary.messages, cause })
+    let (failed, messages, error) = (report.published - report.acknowledged, summary.messages, report.last_error);
+    let cause = error.as_ref().map_or_else(|| "no acknowledgement came in time".to_owned(), ToString::to_string);
+    let (status, is_retryable) = (error.as_ref().and_then(status), error.is_none_or(|error| error.is_retryable()));
+    Err(CliError::NotPublished { failed, messages, cause, status, is_retryable })
+}
+
+/// A producer, and how many partitions the topic has.
+async fn prepare(shared: &Shared, args: &ImportArgs) -> Result<(Producer, u32), CliError> {
+    let client = shared.connect().await?;
+    let producer = client.producer().acks(Acks::Durable).delivery_timeout(PATIENCE);
+    let producer = producer.compression(args.compression.into()).build()?;
+    let partitions = producer.prepare(&args.topic).await.map_err(|error| match error {
+        SendError::Topic { cause, .. } => CliError::from(cause),
+        other => CliError::Argument(other.to_string()),
+    })?;
+    Ok((producer, partitions))
+}
+
+/// Waits for what is under way; a signal leaves it a short time only, the next one none.
+async fn end(producer: &Producer, signals: &mut Signals, is_cut_short: bool) -> Result<FlushReport, Interruption> {
+    let mut first = None;
+    if !is_cut_short {
+        tokio::select! {
+            report = producer.close(PATIENCE) => return Ok(report),
+            interruption = signals.next() => first = Some(interruption),
+        }
+    }
+    tokio::select! {
+        report = producer.close(INTERRUPTED_PATIENCE) => match first {
+            Some(interruption) if !report.is_complete() => Err(interruption),
+            _ => Ok(report),
+        },
+        interruption = signals.next() => Err(interruption),
+    }
 }
 
 /// Publishes one file. It is read by a thread of its own, a bounded number of bytes ahead.

@@ -15,6 +15,7 @@ use super::begin::Begin;
 use super::file::{Writer, ends_set, messages_inside};
 use super::group::Group;
 use super::names::{self, Exported, First, date_directory, day_of};
+use super::past::Past;
 use super::whole::{self, Named, Whole};
 use super::{Summary, now_ms};
 use crate::error::CliError;
@@ -24,6 +25,7 @@ pub(super) struct Load<'a> {
     pub(super) client: &'a Client,
     pub(super) args: &'a ExportArgs,
     pub(super) group: Option<&'a Group>,
+    pub(super) past: &'a Past,
     pub(super) of: Exported,
     pub(super) partition: u32,
     pub(super) epoch: u32,
@@ -62,20 +64,32 @@ impl<'a> Load<'a> {
         topic_id: TopicId,
         partition: &PartitionInfo,
         group: Option<&'a Group>,
+        past: &'a Past,
     ) -> Result<Self, CliError> {
         let (partition, epoch) = (partition.partition, partition.epoch);
         let end = client.admin().find(&args.topic, partition, Find::Latest).await?.visible_end;
         let until_ms = args.until.map(|until| until.unix_ms(now_ms()));
         let of = Exported { topic: args.topic.clone(), id: topic_id.short(), partition };
         let (begin, settled_until) = (None, 0);
-        let mut load = Self { client, args, group, of, partition, epoch, begin, settled_until, end, until_ms };
+        let mut load = Self { client, args, group, past, of, partition, epoch, begin, settled_until, end, until_ms };
         let begin = load.find_begin().await?;
-        // A group that is new stands at the earliest message, and one whose run was killed behind the files.
-        if let Some(group) = group {
-            group.commit(client, partition, epoch, begin.position).await?;
+        // Where nothing follows, nothing can follow wrongly.
+        if let (Some(next), Some(path)) = (begin.after, load.newest_file()?)
+            && next < end
+        {
+            load.check_same(&path, next, begin.log_start).await?;
         }
         load.begin = Some(begin);
         Ok(load)
+    }
+
+    /// Tells the group where this run begins: one that is new stands at the earliest message, and one whose run was killed
+    /// behind the files.
+    pub(super) async fn commit_begin(&self) -> Result<(), CliError> {
+        match (self.group, self.begin) {
+            (Some(group), Some(begin)) => group.commit(self.client, self.partition, self.epoch, begin.position).await,
+            _ => Ok(()),
+        }
     }
 
     /// About how much is to be exported.
@@ -89,9 +103,21 @@ impl<'a> Load<'a> {
 
     /// Exports to the end.
     pub(super) async fn run(mut self, summary: &mut Summary, bar: &ProgressBar) -> Result<(), CliError> {
+        let mut tried = None;
         loop {
             // The partitions before have taken their time, and retention does not wait.
             let begin = self.find_begin().await?;
+            // Whoever was faster has moved the beginning.
+            if tried.replace(begin.position) == Some(begin.position) {
+                return Err(CliError::Consume(format!(
+                    "a file of {}/{} that begins at {} is there already, and is not found again: is its directory one that \
+                     can be read, below {}?",
+                    self.args.topic,
+                    self.partition,
+                    begin.position,
+                    self.args.to.display()
+                )));
+            }
             self.count_missed(begin, summary);
             self.begin = Some(begin);
             if begin.position >= self.end {

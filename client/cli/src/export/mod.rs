@@ -4,14 +4,17 @@
 mod args;
 mod begin;
 mod columns;
+mod failures;
 mod file;
 mod group;
 mod import;
 mod load;
 mod names;
 mod origin;
+mod past;
 mod reading;
 mod record;
+mod same;
 mod sources;
 mod whole;
 
@@ -29,9 +32,10 @@ use crate::parse::size::format_size;
 use crate::signals::Signals;
 
 pub(crate) use args::{ExportArgs, ImportArgs};
+use failures::Failures;
 use group::Group;
 use load::Load;
-use origin::Origin;
+use past::Past;
 
 /// What a run has done.
 #[derive(Debug, Default, Serialize)]
@@ -108,19 +112,35 @@ async fn all(shared: &Shared, args: &ExportArgs, summary: &mut Summary) -> Resul
         None => None,
     };
     let (id, partitions) = (topic.topic.topic_id.short(), topic.topic.partitions.len() as u32);
-    Origin { partitions }.write(&args.to, &args.topic, &id).map_err(failed)?;
+    let past = Past::look(args, &id, group.as_ref()).map_err(failed)?;
     let bar = bar();
     let mut loads = Vec::new();
+    let mut failures = Failures::default();
     for partition in &topic.topic.partitions {
-        let load = Load::new(&client, args, topic.topic.topic_id, partition, group.as_ref()).await?;
-        bar.inc_length(load.bytes());
-        loads.push(load);
+        if failures.is_away(partition) {
+            continue;
+        }
+        match Load::new(&client, args, topic.topic.topic_id, partition, group.as_ref(), &past).await {
+            Ok(load) => {
+                bar.inc_length(load.bytes());
+                loads.push(load);
+            }
+            Err(error) => failures.note(partition, error)?,
+        }
+    }
+    past.keep(args, partitions, &loads)?;
+    for load in &loads {
+        load.commit_begin().await?;
     }
     for load in loads {
-        load.run(summary, &bar).await?;
+        let partition = load.partition;
+        if let Err(error) = load.run(summary, &bar).await {
+            let partition = topic.topic.partitions.iter().find(|known| known.partition == partition);
+            failures.note(partition.expect("loads are made of these"), error)?;
+        }
     }
     bar.finish_and_clear();
-    Ok(())
+    failures.result(&args.topic, topic.topic.partitions.len())
 }
 
 fn bar() -> ProgressBar {

@@ -47,22 +47,30 @@ pub(super) fn parse(name: &str, format: FileFormat) -> Option<(Exported, First)>
     let epoch = number(8)?.parse().ok()?;
     let partition = number(5)?.parse().ok()?;
     let id = parts.next()?.to_owned();
-    let is_id = id.len() == ID_DIGITS && id.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
-    let topic = parts.next().filter(|_| is_id)?.to_owned();
+    let topic = parts.next().filter(|_| is_id(&id))?.to_owned();
     Some((Exported { topic, id, partition }, First { epoch, position }))
 }
 
-/// All exported files of a format in a directory and in its `date=` directories, by topic, id and partition.
+/// Whether these are the digits of a topic's id in a name.
+pub(super) fn is_id(text: &str) -> bool {
+    text.len() == ID_DIGITS && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+}
+
+/// All exported files of a format in a directory and in its `date=` directories, by topic, id and partition. Directories
+/// may be links to where there is more room; one that leads nowhere holds nothing.
 pub(super) fn find(directory: &Path, format: FileFormat) -> io::Result<BTreeMap<Exported, Files>> {
     let mut found: BTreeMap<Exported, Files> = BTreeMap::new();
     let mut directories = vec![directory.to_owned()];
+    let mut is_top = true;
     while let Some(directory) = directories.pop() {
         for entry in std::fs::read_dir(&directory)? {
             let entry = entry?;
             let name = entry.file_name();
             let Some(name) = name.to_str() else { continue };
-            if name.starts_with(DATE) && entry.file_type()?.is_dir() {
-                directories.push(entry.path());
+            if name.starts_with(DATE) && entry.path().is_dir() {
+                if is_top {
+                    directories.push(entry.path());
+                }
             } else if let Some((of, first)) = parse(name, format)
                 && let Some(other) = found.entry(of).or_default().insert(first, entry.path())
             {
@@ -70,6 +78,8 @@ pub(super) fn find(directory: &Path, format: FileFormat) -> io::Result<BTreeMap<
                 return Err(io::Error::other(reason));
             }
         }
+        // Days lie side by side; looking deeper, a link to a directory above would have no end.
+        is_top = false;
     }
     Ok(found)
 }
@@ -121,6 +131,19 @@ mod tests {
         let refusal = find(dir.path(), FileFormat::Jsonl).unwrap_err().to_string();
         assert!(refusal.contains("07-01") && refusal.contains("07-02"), "{refusal}");
         assert!(find(dir.path(), FileFormat::Raw).unwrap().is_empty());
+    }
+
+    #[test]
+    fn directories_that_are_links_are_looked_into_and_have_an_end() {
+        let (dir, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let name = "t-00c0ffee-00000-00000001-00000000000000000000.jsonl";
+        std::fs::write(elsewhere.path().join(name), "").unwrap();
+        for (target, link) in [(elsewhere.path(), "date=2026-07-01"), (Path::new("/nowhere"), "date=2026-07-02")] {
+            std::os::unix::fs::symlink(target, dir.path().join(link)).unwrap();
+        }
+        assert_eq!(find(dir.path(), FileFormat::Jsonl).unwrap().len(), 1);
+        std::os::unix::fs::symlink(dir.path(), elsewhere.path().join("date=2026-07-03")).unwrap();
+        assert_eq!(find(dir.path(), FileFormat::Jsonl).unwrap().len(), 1);
     }
 
     #[test]

@@ -58,7 +58,7 @@ pub(crate) struct ProduceArgs {
     #[arg(long, value_name = "P")]
     pub(crate) partition: Option<u32>,
 
-    /// How long to go on trying to deliver a message
+    /// How long to go on trying to deliver a message, and to find a broker at the start
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = parse_timeout)]
     pub(crate) delivery_timeout: Duration,
 }

@@ -4,6 +4,7 @@
 //! the time-out, and the summary tells what became of it; a second signal gives up at once.
 
 mod args;
+mod begin;
 mod lines;
 mod summary;
 mod watch;
@@ -15,7 +16,7 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use corelane_client::{CallError, FlushReport, Producer, Record, SendError};
+use corelane_client::{CallError, DeliveryError, FlushReport, Producer, Record, SendError, Status};
 use tokio::sync::{Notify, mpsc};
 use tokio::time::sleep_until;
 
@@ -37,9 +38,11 @@ pub(crate) async fn run(shared: &Shared, args: ProduceArgs) -> Result<(), CliErr
     let mut signals = Signals::listen().map_err(|cause| CliError::System { what: "signals", cause })?;
     let (input, input_bytes) = open(args.file.as_deref())?;
     let failure = FirstFailure::default();
-    let client = shared.connect().await?;
-    let producer = producer(&client, &args, &failure)?;
-    check_topic(&producer, &args).await?;
+    let producer = tokio::select! {
+        begun = begin::patiently(args.delivery_timeout, || prepare(shared, &args, &failure)) => begun?,
+        // Nothing was read yet.
+        interruption = signals.next() => return Err(CliError::Interrupted(interruption)),
+    };
 
     let mut blocks = read_blocks(input, LINE_BYTES_MAX).map_err(CliError::Input)?;
     let stop = Notify::new();
@@ -95,6 +98,13 @@ fn open(path: Option<&Path>) -> Result<(Box<dyn Read + Send>, Option<u64>), CliE
     Ok((Box::new(file), metadata.is_file().then_some(metadata.len())))
 }
 
+/// A producer for a topic that is there.
+async fn prepare(shared: &Shared, args: &ProduceArgs, failure: &FirstFailure) -> Result<Producer, CliError> {
+    let producer = producer(&shared.connect().await?, args, failure)?;
+    check_topic(&producer, args).await?;
+    Ok(producer)
+}
+
 fn producer(
     client: &corelane_client::Client,
     args: &ProduceArgs,
@@ -108,7 +118,7 @@ fn producer(
         .delivery_timeout(args.delivery_timeout)
         .on_set(move |set| {
             if let Err(error) = &set.first {
-                failure.note(|| error.to_string());
+                failure.note_error(error);
             }
         })
         .build()?;
@@ -139,15 +149,58 @@ async fn check_topic(producer: &Producer, args: &ProduceArgs) -> Result<(), CliE
 
 /// Why the first message failed, whoever finds out: one reason is enough to act upon.
 #[derive(Debug, Clone, Default)]
-struct FirstFailure(Arc<Mutex<Option<String>>>);
+struct FirstFailure(Arc<Mutex<Option<Failure>>>);
+
+/// A failure in words, and for programs.
+#[derive(Debug, Clone)]
+struct Failure {
+    reason: String,
+    status: Option<&'static str>,
+    is_retryable: bool,
+}
 
 impl FirstFailure {
+    /// What no retry can help.
     fn note(&self, reason: impl FnOnce() -> String) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_with(reason);
+        self.first(|| Failure { reason: reason(), status: None, is_retryable: false });
+    }
+
+    /// What became of a message that the producer had taken.
+    fn note_error(&self, error: &DeliveryError) {
+        self.first(|| Failure { reason: error.to_string(), status: status(error), is_retryable: error.is_retryable() });
+    }
+
+    fn first(&self, failure: impl FnOnce() -> Failure) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_with(failure);
     }
 
     fn get(&self) -> Option<String> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        let failure = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        failure.as_ref().map(|failure| failure.reason.clone())
+    }
+
+    /// How the command ends.
+    fn not_published(&self, failed: u64, messages: u64) -> CliError {
+        let failure = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let failure = failure.unwrap_or_else(|| Failure {
+            reason: "no acknowledgement came in time".to_owned(),
+            status: None,
+            is_retryable: true,
+        });
+        let Failure { reason: cause, status, is_retryable } = failure;
+        CliError::NotPublished { failed, messages, cause, status, is_retryable }
+    }
+}
+
+/// The broker's status, if it has refused the message, or did so until the time was up.
+pub(crate) fn status(error: &DeliveryError) -> Option<&'static str> {
+    match error {
+        DeliveryError::Refused(refusal) => Some(refusal.status.name()),
+        DeliveryError::TimedOut { cause: Some(cause) } => {
+            let mut names = Status::all().map(Status::name);
+            names.find(|name| cause.split(": ").any(|part| part == *name))
+        }
+        _ => None,
     }
 }
 
@@ -244,8 +297,7 @@ impl<'a> Publisher<'a> {
             return Err(CliError::Interrupted(interruption));
         }
         if not_published > 0 {
-            let cause = self.failure.get().unwrap_or_else(|| "no acknowledgement came in time".to_owned());
-            return Err(CliError::NotPublished { failed: not_published, messages: self.summary.messages, cause });
+            return Err(self.failure.not_published(not_published, self.summary.messages));
         }
         Ok(())
     }
@@ -293,6 +345,13 @@ mod tests {
         assert_eq!(split_key(b":v", b":"), (Some(&b""[..]), &b"v"[..]));
         assert_eq!(split_key(b"k:", b":"), (Some(&b"k"[..]), &b""[..]));
         assert_eq!(split_key(b"no key", b":"), (None, &b"no key"[..]));
+    }
+
+    #[test]
+    fn a_refusal_that_lasted_until_the_time_was_up_keeps_its_status() {
+        let timed_out = |cause: &str| DeliveryError::TimedOut { cause: Some(cause.into()) };
+        assert_eq!(status(&timed_out("NO_SPACE: the disk is full")), Some("NO_SPACE"));
+        assert_eq!(status(&timed_out("broker 2 cannot be reached")), None);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use corelane_testkit::{Broker, BrokerOptions, TestDir, run, run_with_input, skip, wait_for};
+use corelane_testkit::{Broker, BrokerOptions, TestDir, run, run_with_input, skip, wait_for, wait_until};
 use rustix::process::Signal;
 
 use crate::mirror::segments;
@@ -240,6 +240,193 @@ fn a_group_keeps_where_the_first_run_began() {
     let message = fails(&broker, &["export", "t", "--to", other.path().to_str().unwrap(), "--group", "of-others"]);
     assert!(message.contains("group of-others has a member"), "{message}");
     assert_eq!(files(other.path()), [] as [PathBuf; 0]);
+}
+
+#[test]
+fn from_says_where_the_first_run_begins_and_what_appears_later_is_exported_from_its_start() {
+    let broker = broker_with_topic(1);
+    for (index, from) in [&["--from", "latest", "--group", "g"][..], &["--from", "-1s"]].into_iter().enumerate() {
+        let dir = TestDir::new("export");
+        let args = [from, &["--format", "jsonl"]].concat();
+        ok(&broker, &["topic", "delete", "t", "--yes"]);
+        ok(&broker, &["topic", "create", "t", "--partitions", "2"]);
+        produce(&broker, &["--partition", "0"], &numbers(0, 5));
+        wait_until("a time ago to begin behind them", DEADLINE, || {
+            export(&broker, &dir.join(fastrand::u64(..).to_string()), &["--from", "-1s"])["messages"] == 0
+        });
+        assert_eq!(export(&broker, dir.path(), &args)["messages"], 0, "{from:?}");
+
+        produce(&broker, &["--partition", "1"], &numbers(0, 3));
+        ok(&broker, &["topic", "add-partitions", "t", "--partitions", "3", "--yes"]);
+        produce(&broker, &["--partition", "2"], &numbers(0, 7));
+        // A time ago lies behind these then.
+        std::thread::sleep(std::time::Duration::from_millis(1_100));
+        assert_eq!(export(&broker, dir.path(), &args)["messages"], 10, "{from:?}, round {index}");
+        produce(&broker, &["--partition", "0"], &numbers(5, 6));
+        assert_eq!(export(&broker, dir.path(), &args)["messages"], 1, "{from:?}");
+
+        // Of a topic that was created again before its first file, too.
+        let dir = TestDir::new("export");
+        assert!(export(&broker, dir.path(), &args)["files"].as_u64().is_some());
+        ok(&broker, &["topic", "delete", "t", "--yes"]);
+        ok(&broker, &["topic", "create", "t"]);
+        produce(&broker, &[], &numbers(0, 4));
+        std::thread::sleep(std::time::Duration::from_millis(1_100));
+        assert_eq!(export(&broker, dir.path(), &args)["messages"], 4, "{from:?}");
+        // Another beginning counts in a directory that was emptied.
+        for path in files(dir.path()) {
+            std::fs::remove_file(path).unwrap();
+        }
+        if index == 1 {
+            assert_eq!(export(&broker, dir.path(), &["--format", "jsonl", "--from", "@1000"])["messages"], 4);
+        }
+    }
+}
+
+/// Copies a data directory while its broker is stopped.
+fn copy(from: &Path, to: &Path) {
+    let copied = Command::new("cp").arg("-a").arg(from).arg(to).status().unwrap();
+    assert!(copied.success());
+}
+
+#[test]
+fn a_log_that_was_restored_from_an_older_copy_is_not_gone_on_with() {
+    let mut broker = broker_with_topic(1);
+    let formats = ["parquet", "jsonl", "raw"];
+    let (dir, backup) = (TestDir::new("export"), TestDir::new("backup"));
+    produce(&broker, &[], &numbers(0, 100));
+    broker.stop();
+    copy(&broker.data_dir(), &backup.join("data"));
+    broker.restart();
+    produce(&broker, &["--compression", "zstd"], &numbers(1_000, 1_200));
+    let to = |format: &str| dir.join(format);
+    for format in formats {
+        assert_eq!(export(&broker, &to(format), &["--format", format])["files"], 1);
+    }
+    broker.stop();
+    std::fs::remove_dir_all(broker.data_dir()).unwrap();
+    copy(&backup.join("data"), &broker.data_dir());
+    broker.restart();
+    let refused = |format: &str, told: &str| {
+        let to = to(format);
+        let args = ["--json", "export", "t", "--format", format, "--to", to.to_str().unwrap()];
+        let finished = cli(&broker, &args);
+        assert_eq!(finished.status.code(), Some(1), "{format}: {}", finished.stderr);
+        assert!(finished.stderr.contains(told), "{format}: {}", finished.stderr);
+        assert!(finished.stderr.contains("restored from an older copy"), "{format}: {}", finished.stderr);
+        assert_eq!(files(&to).len(), 1, "{format}");
+    };
+    for format in formats {
+        refused(format, "its log ends at");
+    }
+    produce(&broker, &[], &numbers(2_000, 4_000));
+    for format in formats {
+        refused(format, "is not what is in");
+        let other = dir.join(format!("other-{format}"));
+        assert!(export(&broker, &other, &["--format", format])["messages"].as_u64().unwrap() >= 2_100);
+    }
+}
+
+#[test]
+fn a_partition_that_is_refused_does_not_keep_the_others_from_being_exported() {
+    let mut broker = Broker::start(BrokerOptions::new());
+    let sizes = ["--segment-bytes", "64KiB", "--set-bytes-max", "32KiB", "--message-bytes-max", "32KiB"];
+    ok(&broker, &[&["topic", "create", "t", "--partitions", "3"][..], &sizes].concat());
+    for partition in ["0", "1", "2"] {
+        produce(&broker, &["--partition", partition], &numbers(0, 8_000));
+    }
+    broker.stop();
+    let of_refused = segments(&broker, 0);
+    std::fs::remove_file(&of_refused[of_refused.len() / 2]).unwrap();
+    broker.restart();
+    let dir = TestDir::new("export");
+    let finished = cli(&broker, &["--json", "export", "t", "--to", dir.path().to_str().unwrap(), "--group", "g"]);
+    assert_eq!(finished.status.code(), Some(1), "{}", finished.stderr);
+    assert!(finished.stderr.contains("1 of 3 partitions was not exported to the end: t/0"), "{}", finished.stderr);
+    let exported: serde_json::Value = serde_json::from_slice(&finished.stdout).unwrap();
+    assert_eq!((&exported["messages"], files(dir.path()).len()), (&16_000.into(), 2), "{exported}");
+}
+
+#[test]
+fn days_may_be_links_to_where_there_is_more_room() {
+    let broker = broker_with_topic(1);
+    let (dir, elsewhere) = (TestDir::new("export"), TestDir::new("elsewhere"));
+    for round in 0..3 {
+        produce(&broker, &[], &numbers(round, round + 1));
+        assert_eq!(export(&broker, dir.path(), &["--partition-by", "time"])["messages"], 1);
+        for entry in std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap()) {
+            let name = entry.file_name();
+            if name.to_string_lossy().starts_with("date=") && !entry.path().is_symlink() {
+                std::fs::rename(entry.path(), elsewhere.join(&name)).unwrap();
+                std::os::unix::fs::symlink(elsewhere.join(&name), entry.path()).unwrap();
+            }
+        }
+    }
+    assert_eq!(files(dir.path()).len(), 3);
+}
+
+#[test]
+fn what_is_damaged_or_lacks_what_a_message_has_is_not_imported() {
+    let broker = broker_with_topic(1);
+    let dir = TestDir::new("export");
+    ok(&broker, &["topic", "create", "copy"]);
+    produce(&broker, &["--key", "k"], &numbers(0, 3_000));
+    export(&broker, dir.path(), &[]);
+    let path = &files(dir.path())[0];
+    let whole = std::fs::read(path).unwrap();
+    let to = dir.path().to_str().unwrap();
+    let seed = fastrand::u64(..);
+    println!("seed {seed}");
+    let mut random = fastrand::Rng::with_seed(seed);
+    for _ in 0..10 {
+        let mut damaged = whole.clone();
+        // The rows make up more than half of it; the metadata behind them stand for themselves.
+        let at = random.usize(4..whole.len() / 2);
+        damaged[at] ^= 1 << random.u8(0..8);
+        std::fs::write(path, &damaged).unwrap();
+        let message = cli(&broker, &["import", to, "--topic", "copy"]);
+        assert_eq!(message.status.code(), Some(1), "byte {at}");
+        let name = path.file_name().unwrap().to_str().unwrap();
+        assert!(message.stderr.contains(name) && message.stderr.contains("checksum"), "{}", message.stderr);
+    }
+    std::fs::remove_file(path).unwrap();
+    let line = r#"{"position":0,"timestamp_ms":1,"key":"k","val":"v"}"#;
+    std::fs::write(dir.join("t-00c0ffee-00000-00000001-00000000000000000000.jsonl"), line).unwrap();
+    let message = cli(&broker, &["import", to, "--topic", "copy", "--topic-id", "00c0ffee"]);
+    assert_eq!(message.status.code(), Some(1));
+    assert!(message.stderr.contains("line 1: it has neither value nor value_base64"), "{}", message.stderr);
+    assert_eq!(ok(&broker, &["consume", "copy", "--exit-at-end"]), b"");
+}
+
+#[test]
+fn an_import_ends_soon_after_a_signal_and_at_once_after_the_second_one() {
+    let mut broker = broker_with_topic(1);
+    let dir = TestDir::new("export");
+    let line = "{\"position\":0,\"timestamp_ms\":1,\"key\":null,\"value\":\"v\"}\n";
+    let path = dir.join("t-00c0ffee-00000-00000001-00000000000000000000.jsonl");
+    std::fs::write(path, line.repeat(2_000_000)).unwrap();
+    let start = |broker: &Broker| {
+        let to = dir.path().to_str().unwrap();
+        Running::start(broker.cli().args(["import", to, "--topic", "t"]))
+    };
+    for signals in [1, 2] {
+        let end = || json(&broker, &["--json", "topic", "describe", "t"])["partitions"][0]["visible_end"].as_u64();
+        let before = end();
+        let mut importing = start(&broker);
+        wait_until("the import to publish", DEADLINE, || end() > before);
+        broker.pause();
+        let signalled = std::time::Instant::now();
+        importing.signal(Signal::INT);
+        if signals == 2 {
+            std::thread::sleep(std::time::Duration::from_millis(300));
+            importing.signal(Signal::TERM);
+        }
+        let (status, stderr) = importing.end();
+        broker.resume();
+        assert_eq!(status.code(), Some(if signals == 1 { 130 } else { 143 }), "{stderr}");
+        let limit = if signals == 1 { 20 } else { 8 };
+        assert!(signalled.elapsed().as_secs() < limit, "{signals}: {:?}", signalled.elapsed());
+    }
 }
 
 /// Starts an export, and stops it in the middle of its first file, of a topic that is large enough for that.

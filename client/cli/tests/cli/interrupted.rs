@@ -1,8 +1,8 @@
 //! `produce` when it is stopped, or its broker is: every line is accounted for.
 
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 
-use corelane_testkit::wait_until;
+use corelane_testkit::{Broker, wait_until};
 use rustix::process::Signal;
 
 use crate::running::Running;
@@ -20,6 +20,27 @@ fn ctrl_c_publishes_what_was_read_and_reports() {
     assert_eq!(status.code(), Some(130), "{stderr}");
     assert!(stderr.contains("2 messages read, 2 acknowledged, 0 failed"), "{stderr}");
     drop(stdin);
+}
+
+#[test]
+fn a_broker_that_is_away_at_the_start_is_waited_for_and_a_signal_ends_that() {
+    let mut broker = broker_with_topic(1);
+    broker.stop();
+    let start = |broker: &Broker| {
+        let mut typing = Running::start(broker.cli().args(["produce", "t"]));
+        let mut line = String::new();
+        BufReader::new(typing.child.stderr.as_mut().unwrap()).read_line(&mut line).unwrap();
+        assert!(line.contains("no broker can be reached") && line.contains("trying for 30 s"), "{line}");
+        typing
+    };
+    let mut waiting = start(&broker);
+    waiting.signal(Signal::TERM);
+    assert_eq!(waiting.end().0.code(), Some(143));
+    let mut typing = start(&broker);
+    typing.child.stdin.take().unwrap().write_all(b"one\n").unwrap();
+    broker.restart();
+    assert!(typing.end().0.success());
+    assert_eq!(consume_all(&broker, &[]), b"one\n");
 }
 
 #[test]

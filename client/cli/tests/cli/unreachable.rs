@@ -12,7 +12,7 @@ const COMMANDS: [&[&str]; 6] = [
     &["topic", "list"],
     &["topic", "create", "t"],
     &["cluster", "describe"],
-    &["produce", "t"],
+    &["produce", "t", "--delivery-timeout", "2s"],
     &["consume", "t"],
     &["consume", "t", "--exit-at-end"],
 ];
