@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
@@ -49,6 +49,8 @@ pub(super) struct Progress {
     json: bool,
     interval: Duration,
     metrics: Option<PathBuf>,
+    /// Whether the last attempt to write the metrics failed.
+    is_metrics_failing: bool,
     next: Instant,
     next_line: Instant,
     line_before: (Instant, u64),
@@ -66,6 +68,7 @@ impl Progress {
             json,
             interval,
             metrics,
+            is_metrics_failing: false,
             next: now + OFTEN,
             next_line: now + interval,
             line_before: (now, 0),
@@ -141,13 +144,18 @@ impl Progress {
         )
     }
 
-    /// A file of metrics that cannot be written is told once, and holds nothing up.
+    /// A file of metrics that cannot be written holds nothing up: it is told once, and tried again.
     fn write_metrics(&mut self) {
         let Some(path) = &self.metrics else { return };
-        if let Err(error) = write_whole(path, &metrics(&self.counts)) {
-            eprintln!("corelane: {}: {error}; no metrics are written any more", path.display());
-            self.metrics = None;
+        let written = write_whole(path, &metrics(&self.counts, SystemTime::now()));
+        match (&written, self.is_metrics_failing) {
+            (Err(error), false) => {
+                eprintln!("corelane: {}: {error}; the metrics there are old until it can be written", path.display());
+            }
+            (Ok(()), true) => eprintln!("corelane: {}: the metrics are written again", path.display()),
+            _ => {}
         }
+        self.is_metrics_failing = written.is_err();
     }
 }
 
@@ -160,7 +168,10 @@ fn write_whole(path: &Path, text: &str) -> std::io::Result<()> {
 }
 
 /// The text format of Prometheus.
-fn metrics(counts: &Counts) -> String {
+fn metrics(counts: &Counts, now: SystemTime) -> String {
+    let now_s = now.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    // What is known only while it runs is not told of one that has ended.
+    let (partitions, lag_bytes) = if counts.done { (None, None) } else { (Some(counts.partitions), counts.lag_bytes) };
     let mut text = String::new();
     for (name, kind, help, value) in [
         ("messages_total", "counter", "Messages handed to the target", Some(counts.messages)),
@@ -169,8 +180,10 @@ fn metrics(counts: &Counts) -> String {
         ("damaged_total", "counter", "Damaged messages met in the source", Some(counts.damaged)),
         ("errors_total", "counter", "Failures that were tried again", Some(counts.errors)),
         ("on_their_way", "gauge", "Messages not acknowledged yet", Some(counts.on_their_way)),
-        ("partitions", "gauge", "Source partitions that this process copies", Some(counts.partitions)),
-        ("lag_bytes", "gauge", "Bytes that these are behind the source", counts.lag_bytes),
+        ("up", "gauge", "1 while the mirror runs, 0 when it has ended in order", Some(u64::from(!counts.done))),
+        ("last_write_timestamp_seconds", "gauge", "When this file was written", Some(now_s)),
+        ("partitions", "gauge", "Source partitions that this process copies", partitions),
+        ("lag_bytes", "gauge", "Bytes that these are behind the source", lag_bytes),
     ] {
         // No value is better than a wrong one: an alert on the lag must not see the best one at the worst moment.
         let Some(value) = value else { continue };
@@ -200,5 +213,31 @@ mod tests {
         progress.tell(Instant::now()).unwrap();
         assert!(fs::read_to_string(&path).unwrap().ends_with("\ncorelane_mirror_lag_bytes 7\n"));
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "nothing is left beside it");
+    }
+
+    #[test]
+    fn metrics_of_a_mirror_that_has_ended_say_so_and_a_write_that_failed_is_tried_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("later").join("mirror.prom");
+        let mut progress = Progress::start(true, Duration::from_hours(1), Some(path.clone()));
+        progress.counts.lag_bytes = Some(7);
+        progress.tell(Instant::now()).unwrap();
+        fs::create_dir(dir.path().join("later")).unwrap();
+        progress.tell(Instant::now()).unwrap();
+        let text = fs::read_to_string(&path).unwrap();
+        assert!(
+            text.contains("\ncorelane_mirror_up 1\n") && text.contains("\ncorelane_mirror_lag_bytes 7\n"),
+            "{text}"
+        );
+        let written = |text: &str| -> u64 {
+            let line = text.lines().find_map(|line| line.strip_prefix("corelane_mirror_last_write_timestamp_seconds "));
+            line.unwrap().parse().unwrap()
+        };
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
+        assert!(now - written(&text) < 60, "{text}");
+        progress.finish().unwrap();
+        let text = fs::read_to_string(&path).unwrap();
+        assert!(text.contains("\ncorelane_mirror_up 0\n"), "{text}");
+        assert!(!text.contains("lag_bytes") && !text.contains("corelane_mirror_partitions "), "{text}");
     }
 }
