@@ -28,6 +28,10 @@ pub(super) struct Counts {
     pub(super) skipped: u64,
     /// Messages of the source that are damaged.
     pub(super) damaged: u64,
+    /// Bytes that retention had taken in the source before they were copied.
+    pub(super) lost_bytes: u64,
+    /// Partitions of which the target has nothing of what the group has copied.
+    pub(super) partitions_without_copies: u64,
     /// Times that something failed and was tried again.
     pub(super) errors: u64,
     /// Handed over and not acknowledged yet.
@@ -36,6 +40,8 @@ pub(super) struct Counts {
     pub(super) partitions: u64,
     /// How far these are behind the source; none while that is not known, or there are none.
     pub(super) lag_bytes: Option<u64>,
+    /// What keeps the target from taking what is on its way.
+    pub(super) obstacle: Option<String>,
     seconds: f64,
     /// Whether this is the summary at the end.
     done: bool,
@@ -114,11 +120,13 @@ impl Progress {
         if self.json {
             return print_json(&self.counts);
         }
-        let Counts { messages, bytes, skipped, damaged, on_their_way, seconds, .. } = &self.counts;
+        let Counts { messages, bytes, skipped, damaged, lost_bytes, on_their_way, seconds, .. } = &self.counts;
         let mut sentence = format!("{messages} messages copied ({}) in {seconds:.1} s", format_size(*bytes));
         for (count, what) in [
             (skipped, "skipped"),
             (damaged, "damaged in the source"),
+            (lost_bytes, "bytes lost to retention before they were copied"),
+            (&self.counts.partitions_without_copies, "partitions without what was copied before"),
             (on_their_way, "not acknowledged, to be copied again"),
         ] {
             if *count > 0 {
@@ -133,8 +141,10 @@ impl Progress {
         let (since, bytes) = self.line_before;
         let seconds = now.duration_since(since).as_secs_f64().max(0.001);
         let per_s = (self.counts.bytes - bytes) as f64 / seconds;
+        let obstacle =
+            self.counts.obstacle.as_ref().map_or_else(String::new, |obstacle| format!(", waits: {obstacle}"));
         format!(
-            "{} messages, {} ({}/s), {} on their way, {} partitions, {}",
+            "{} messages, {} ({}/s), {} on their way, {} partitions, {}{obstacle}",
             self.counts.messages,
             format_size(self.counts.bytes),
             format_size(per_s as u64),
@@ -178,8 +188,15 @@ fn metrics(counts: &Counts, now: SystemTime) -> String {
         ("bytes_total", "counter", "Bytes of these messages in the source", Some(counts.bytes)),
         ("skipped_total", "counter", "Messages not copied for where they come from", Some(counts.skipped)),
         ("damaged_total", "counter", "Damaged messages met in the source", Some(counts.damaged)),
+        ("lost_bytes_total", "counter", "Bytes that retention took before they were copied", Some(counts.lost_bytes)),
         ("errors_total", "counter", "Failures that were tried again", Some(counts.errors)),
         ("on_their_way", "gauge", "Messages not acknowledged yet", Some(counts.on_their_way)),
+        (
+            "partitions_without_copies",
+            "gauge",
+            "Source partitions of which the target has nothing of what the group has copied",
+            Some(counts.partitions_without_copies),
+        ),
         ("up", "gauge", "1 while the mirror runs, 0 when it has ended in order", Some(u64::from(!counts.done))),
         ("last_write_timestamp_seconds", "gauge", "When this file was written", Some(now_s)),
         ("partitions", "gauge", "Source partitions that this process copies", partitions),
