@@ -173,6 +173,10 @@ pub const ARENA_BYTES_LIMIT: usize = 64 * 1024 * MIB;
 pub const TOPIC_PARTITIONS_MAX: u32 = 10_000;
 /// The highest position that a new log may begin at; far above, and no log comes near the last position there is.
 pub const START_MAX: u64 = 1 << 62;
+/// Steps by which a topic can be an exact copy of others' copies; more are refused as `INVALID_REQUEST`.
+pub const COPY_STEPS_MAX: usize = 16;
+/// The longest of these steps: ids of clusters and names of topics are bounded.
+pub const COPY_STEP_BYTES_MAX: usize = 480;
 /// Topic and group calls that wait for the control thread to take them up, over all shards. The next one is answered `BUSY`.
 pub const CONTROL_QUEUE_MAX: usize = 4_096;
 /// Topic and group calls that the control thread works on; the next ones wait in its queue. Heartbeats that wait for news

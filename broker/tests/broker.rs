@@ -101,6 +101,29 @@ fn with_registry<T>(data: &Path, change: impl AsyncFnOnce(&EmbeddedStore, &Keys)
 }
 
 #[test]
+fn what_a_topic_is_a_copy_of_is_kept_as_it_was_said_and_only_what_can_be_printed() {
+    let mut broker = Broker::start(BrokerOptions::new());
+    let mut client = wire(&broker);
+    let request = |steps: &[&str]| pb::CreateTopicRequest {
+        name: "copy".to_owned(),
+        partitions: 1,
+        copy_of: steps.iter().map(|step| (*step).to_owned()).collect(),
+        ..Default::default()
+    };
+    for steps in [&["a/t/00c0ffee"; 17][..], &[""], &["a/\n"], &["a b"], &[&"x".repeat(481)]] {
+        let refused = client.call(Method::CreateTopic, &request(steps), &[]);
+        assert_eq!((refused.status, refused.error().field.as_deref()), (Status::InvalidRequest, Some("copy_of")));
+    }
+    let steps = ["a/t/00c0ffee", "b/a.t/0badcafe"];
+    let _: pb::CreateTopicResponse = client.call(Method::CreateTopic, &request(&steps), &[]).ok();
+    broker.kill9();
+    broker.restart();
+    let asked = pb::DescribeTopicRequest { name: "copy".to_owned() };
+    let described: pb::DescribeTopicResponse = wire(&broker).call(Method::DescribeTopic, &asked, &[]).ok();
+    assert_eq!(described.topic.expect("the topic").copy_of, steps);
+}
+
+#[test]
 fn a_log_begins_where_it_is_told_also_after_a_kill_and_nowhere_impossible() {
     let mut broker = Broker::start(BrokerOptions::new());
     let mut client = wire(&broker);

@@ -223,6 +223,7 @@ async fn start(etcd: &Etcd, partitions: u32, brokers: usize) -> (Vec<Manager>, R
         config: TopicConfig::default(),
         places: vec![1; partitions as usize],
         starts: Vec::new(),
+        copy_of: Vec::new(),
     };
     Topics::new(store.clone(), keys.clone(), "i".to_owned()).create(&new).await.expect("created");
     let mut managers = Vec::new();

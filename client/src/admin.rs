@@ -49,6 +49,7 @@ impl Admin {
             config: Some(topic.settings.to_pb()),
             if_not_exists: topic.if_not_exists,
             starts: topic.starts,
+            copy_of: topic.copy_of,
         };
         let response: pb::CreateTopicResponse = self.client.cluster.call(Method::CreateTopic, &request, repeat).await?;
         self.client.cluster.forget(&topic.name);

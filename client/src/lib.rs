@@ -34,7 +34,7 @@ pub use admin::Admin;
 pub use client::{Client, ClientBuilder};
 pub use consumer::{
     ConsumeError, ConsumedMessage, Consumer, ConsumerBuilder, ConsumerStats, Headers, OutOfRange, PartitionPosition,
-    Start,
+    Skip, SkipCause, Start,
 };
 pub use error::{CallError, ConnectCause, ConnectError, Refusal, Status};
 pub use group::{

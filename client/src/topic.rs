@@ -99,13 +99,15 @@ pub struct NewTopic {
     pub(crate) settings: TopicSettings,
     pub(crate) if_not_exists: bool,
     pub(crate) starts: Vec<u64>,
+    pub(crate) copy_of: Vec<String>,
 }
 
 impl NewTopic {
     /// A topic of one partition with the broker's default settings.
     pub fn named(name: impl Into<String>) -> Self {
         let settings = TopicSettings::default();
-        Self { name: name.into(), partitions: 1, settings, if_not_exists: false, starts: Vec::new() }
+        let name = name.into();
+        Self { name, partitions: 1, settings, if_not_exists: false, starts: Vec::new(), copy_of: Vec::new() }
     }
 
     /// How many partitions (default 1).
@@ -132,6 +134,14 @@ impl NewTopic {
         self.starts = positions;
         self
     }
+
+    /// What the topic is to be an exact copy of, position by position: `CLUSTER/TOPIC/TOPIC-ID` for each step, the first
+    /// original first (default: of nothing; 16 at most). The cluster keeps it and tells it ([`TopicInfo::copy_of`]), so that
+    /// no mirror takes the copy back to where it came from. A topic that exists already keeps what it has.
+    pub fn copy_of(mut self, steps: Vec<String>) -> Self {
+        self.copy_of = steps;
+        self
+    }
 }
 
 /// What became of a creation.
@@ -156,6 +166,8 @@ pub struct TopicInfo {
     pub settings: TopicSettings,
     /// Its partitions, in order from 0.
     pub partitions: Vec<PartitionInfo>,
+    /// What it was made to be an exact copy of, the first original first; see [`NewTopic::copy_of`].
+    pub copy_of: Vec<String>,
 }
 
 /// Where a partition is served.
@@ -368,6 +380,7 @@ impl TopicInfo {
             name: topic.name,
             settings: TopicSettings::from_pb(topic.config.unwrap_or_default()),
             partitions: topic.partitions.into_iter().map(PartitionInfo::from_pb).collect(),
+            copy_of: topic.copy_of,
         })
     }
 }

@@ -4,9 +4,10 @@
 mod support;
 
 use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use corelane_client::{CallError, ConsumeError, Consumer, ConsumerBuilder, OutOfRange, Start};
+use corelane_client::{CallError, ConsumeError, Consumer, ConsumerBuilder, OutOfRange, SkipCause, Start};
 use corelane_proto::codec::Codec;
 use corelane_proto::frame::{Method, Status};
 use corelane_proto::message::{MESSAGE_BYTES_LIMIT, MessageParts};
@@ -318,18 +319,30 @@ async fn retention_that_overtakes_a_reader_moves_it_to_the_start_and_is_counted(
     let broker = FakeBroker::start().await;
     broker.topic("t", 1);
     fill(&broker, "t", 0, 0..400);
-    let mut consumer =
-        consumer(&broker, |it| it.topic("t").fetch_bytes(1000).prefetch_bytes(2000).until_end(true)).await;
+    let skips = Arc::new(Mutex::new(Vec::new()));
+    let told = skips.clone();
+    let mut consumer = consumer(&broker, |it| {
+        let it = it.topic("t").fetch_bytes(1000).prefetch_bytes(2000).until_end(true);
+        it.on_skip(move |skip| told.lock().unwrap().push(skip.clone()))
+    })
+    .await;
     assert_eq!(take(&mut consumer, 1).await, values(0..1));
-    {
+    let start = {
         let mut state = broker.state();
         let log = &mut state.topics.get_mut("t").unwrap().logs[0];
         log.start = log.boundaries[300];
-    }
+        log.start
+    };
     let rest = rest(&mut consumer).await;
     assert_eq!(rest[rest.len() - 100..], values(300..400));
     assert!(rest.len() < 350, "{}", rest.len());
     assert_eq!(consumer.stats().resets, 1);
+    let skips = skips.lock().unwrap();
+    let [skip] = &skips[..] else { panic!("{skips:?}") };
+    assert_eq!((skip.partition, skip.to, skip.cause), (0, start, SkipCause::Retention));
+    let read = rest.len() - 100;
+    let next = broker.state().topics["t"].logs[0].boundaries[1 + read];
+    assert_eq!(skip.from, next, "just behind what was read before");
 }
 
 #[tokio::test]

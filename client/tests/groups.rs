@@ -372,9 +372,17 @@ async fn a_committed_position_that_is_not_there_is_handled_as_it_deserves() {
         log.start = log.boundaries[4];
         state.group.committed.insert(key(0), place(1, 0));
     }
-    let mut consumer = member(&broker, |it| it).await;
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let (skips, claims) = (told.clone(), told.clone());
+    let mut consumer = member(&broker, |it| {
+        let it = it.on_claim(move |at| claims.lock().unwrap().push(at.committed.expect("it is known by then")));
+        it.on_skip(move |skip| skips.lock().unwrap().push((skip.epoch, skip.to - skip.from)))
+    })
+    .await;
     assert_eq!(take(&mut consumer, 6).await, values(0, 4..10));
     assert_eq!(consumer.stats().resets, 1);
+    let start = broker.state().topics["t"].logs[0].start;
+    assert_eq!(*told.lock().unwrap(), [(1, 0), (1, start)], "what was committed, then what is gone of it");
     // Of an older epoch: at the start of the new one.
     let broker = broker_with(1, 10).await;
     {

@@ -194,7 +194,7 @@ mod tests {
     /// A topic with two partitions, and brokers 1 and 2, of which these run.
     fn view(running: &[u32]) -> View {
         let mut view = View::default();
-        let record = TopicRecord { topic_id: ID, partitions: 2, config: TopicConfig::default() };
+        let record = TopicRecord { topic_id: ID, partitions: 2, config: TopicConfig::default(), copy_of: Vec::new() };
         view.topics.insert(name(), Versioned { record, revision: 7 });
         for id in [1, 2] {
             let (uuid, instance, version) = (format!("u{id}"), format!("i{id}"), "v".to_owned());

@@ -10,7 +10,9 @@ use corelane_proto::pb;
 
 use super::Control;
 use super::topic_config::{for_new_topic, merge};
-use crate::limits::{PLACES_SEEN_MAX, START_MAX, TOPIC_CALL_MAX, TOPIC_PARTITIONS_MAX};
+use crate::limits::{
+    COPY_STEP_BYTES_MAX, COPY_STEPS_MAX, PLACES_SEEN_MAX, START_MAX, TOPIC_CALL_MAX, TOPIC_PARTITIONS_MAX,
+};
 use crate::messages::{Answer, Failure, Metadata, PartitionReport, ToControl, ToShard};
 use crate::registry::placement::{Candidate, place};
 use crate::registry::records::TopicRecord;
@@ -89,6 +91,7 @@ impl<S: Store> Control<S> {
             return Err(invalid_field("partitions", format!("a topic has 1 to {TOPIC_PARTITIONS_MAX} partitions")));
         }
         let starts = starts(&request)?;
+        check_copy_of(&request.copy_of)?;
         let config = for_new_topic(&self.defaults, &request.config.unwrap_or_default());
         config.validate().map_err(|error| invalid_field(error.field, error.to_string()))?;
         if let Some(existing) = self.topics.get(&name).await? {
@@ -97,7 +100,7 @@ impl<S: Store> Control<S> {
         }
         let places = place(request.partitions, &self.candidates(request.partitions)?);
         let topic_id = TopicId(fastrand::u128(..).to_be_bytes());
-        let new = NewTopic { name, topic_id, config, places, starts };
+        let new = NewTopic { name, topic_id, config, places, starts, copy_of: request.copy_of };
         match self.topics.create(&new).await {
             Ok(_) => {}
             Err(TopicError::Exists { .. }) if request.if_not_exists => {
@@ -356,6 +359,22 @@ fn starts(request: &pb::CreateTopicRequest) -> Result<Vec<Position>, Failure> {
         Some(start) => Err(invalid_field("starts", format!("a log cannot begin at {start}, at {START_MAX} at most"))),
         None => Ok(starts.iter().copied().map(Position).collect()),
     }
+}
+
+/// What a topic is a copy of is kept as it was said, so it is short: every broker holds it in memory.
+fn check_copy_of(copy_of: &[String]) -> Result<(), Failure> {
+    if copy_of.len() > COPY_STEPS_MAX {
+        let reason = format!("{} steps of copies; there can be {COPY_STEPS_MAX}", copy_of.len());
+        return Err(invalid_field("copy_of", reason));
+    }
+    let is_readable = |step: &String| {
+        (1..=COPY_STEP_BYTES_MAX).contains(&step.len()) && step.bytes().all(|byte| byte.is_ascii_graphic())
+    };
+    if copy_of.iter().all(is_readable) {
+        return Ok(());
+    }
+    let reason = format!("a step has 1 to {COPY_STEP_BYTES_MAX} characters that can be printed, no spaces");
+    Err(invalid_field("copy_of", reason))
 }
 
 fn topic_name(name: &str) -> Result<TopicName, Failure> {

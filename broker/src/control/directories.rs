@@ -132,7 +132,8 @@ mod tests {
             directories.of_topics.insert(id(byte), (name.clone(), PathBuf::from(format!("/data/views~{byte}"))));
         }
         let mut view = View::default();
-        let record = TopicRecord { topic_id: id(1), partitions: 1, config: TopicConfig::default() };
+        let record =
+            TopicRecord { topic_id: id(1), partitions: 1, config: TopicConfig::default(), copy_of: Vec::new() };
         view.topics.insert(name.clone(), Versioned { record, revision: 1 });
         view.deleted.insert(id(2), TombstoneRecord { name: name.clone(), holders: vec![1] });
         let (config, partitions) = (TopicConfig::default(), BTreeMap::new());

@@ -181,6 +181,7 @@ pub(super) fn metadata(view: &View, hosted: &Hosted, teller: Teller<'_>) -> Meta
             topic_id: record.topic_id.to_vec(),
             config: Some(topic_config::to_pb(&record.config)),
             partitions: partitions.collect(),
+            copy_of: record.copy_of.clone(),
         };
         let told = Arc::new(told);
         metadata.topics.insert(name.to_string(), Arc::clone(&told));
@@ -284,7 +285,7 @@ mod tests {
 
     /// Topic `views` with partitions 0 on broker 1 and 1 on broker 2.
     fn view() -> View {
-        let record = TopicRecord { topic_id: ID, partitions: 2, config: TopicConfig::default() };
+        let record = TopicRecord { topic_id: ID, partitions: 2, config: TopicConfig::default(), copy_of: Vec::new() };
         let mut view = View::default();
         view.topics.insert(name(), Versioned { record, revision: 1 });
         view.partitions.insert(ID, [(0, partition(1)), (1, partition(2)), (2, partition(1))].into());

@@ -49,7 +49,9 @@ pub(super) fn recall(data: &Path, cluster_id: &str, keys: &Keys, broker_id: u32)
                 tracing::warn!(%path, %other, "another topic has this name; not served until the registry is back");
                 continue;
             }
-            let record = TopicRecord { topic_id: topic.topic_id, partitions: topic.partitions, config: topic.config };
+            let (topic_id, partitions, config) = (topic.topic_id, topic.partitions, topic.config);
+            // What it is a copy of is known to the registry alone; nobody makes a mirror's topic while that is away.
+            let record = TopicRecord { topic_id, partitions, config, copy_of: Vec::new() };
             view.topics.insert(topic.name, Versioned { record, revision: 0 });
         }
         let partitions = view.partitions.entry(topic.topic_id).or_default();

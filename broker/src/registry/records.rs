@@ -102,6 +102,9 @@ pub struct TopicRecord {
     pub partitions: u32,
     /// Every field set: a later change of a broker's defaults leaves it alone.
     pub config: TopicConfig,
+    /// What it is an exact copy of, as whoever made it said; the first original first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub copy_of: Vec<String>,
 }
 
 /// `creating/<topic id>`: every step of the creation compares its mod revision.
@@ -285,7 +288,7 @@ pub(super) mod tests {
             set_bytes_max: 8,
         };
         round_trip(
-            &TopicRecord { topic_id: TopicId([0xab; 16]), partitions: 8, config },
+            &TopicRecord { topic_id: TopicId([0xab; 16]), partitions: 8, config, copy_of: Vec::new() },
             &format!(
                 r#"{{"topic_id":"{}","partitions":8,"config":{{"retention_ms":1,"retention_bytes":2,"segment_bytes":3,"segment_ms":4,"flush_messages":5,"flush_interval_ms":6,"message_bytes_max":7,"set_bytes_max":8}}}}"#,
                 "ab".repeat(16)

@@ -84,6 +84,8 @@ pub struct NewTopic {
     pub places: Vec<u32>,
     /// Where the log of each partition begins; beyond the last one given, at 0.
     pub starts: Vec<Position>,
+    /// What it is an exact copy of.
+    pub copy_of: Vec<String>,
 }
 
 /// The topics of a cluster.
@@ -122,7 +124,8 @@ impl<S: Store> Topics<S> {
         if !begun.succeeded {
             return Err(TopicError::Busy { key: marker });
         }
-        let record = TopicRecord { topic_id: new.topic_id, partitions, config: new.config.clone() };
+        let (topic_id, config, copy_of) = (new.topic_id, new.config.clone(), new.copy_of.clone());
+        let record = TopicRecord { topic_id, partitions, config, copy_of };
         let starts = new.starts.iter().copied().chain(std::iter::repeat(Position::ZERO));
         let partitions = new.places.iter().zip(starts);
         let places: Vec<(u32, PartitionRecord)> = (0..)

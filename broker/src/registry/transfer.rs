@@ -277,7 +277,7 @@ async fn restore_topic<S: Store>(
     // Last: it is what makes the topic exist.
     let (topic_id, partitions, config) = (topic.topic_id, topic.partitions, topic.config.clone());
     match known {
-        None => put_new(store, &key, &TopicRecord { topic_id, partitions, config }).await?,
+        None => put_new(store, &key, &TopicRecord { topic_id, partitions, config, copy_of: Vec::new() }).await?,
         // A directory that was behind when its broker stopped.
         Some((known, revision)) if known.partitions < partitions => {
             let grown = TopicRecord { partitions, ..known };

@@ -267,7 +267,7 @@ impl World {
 
     fn create(&self, name: &str, partitions: u32) {
         let topic_id = TopicId(u128::from(self.chance.below(u64::MAX)).to_be_bytes());
-        let record = TopicRecord { topic_id, partitions, config: TopicConfig::default() };
+        let record = TopicRecord { topic_id, partitions, config: TopicConfig::default(), copy_of: Vec::new() };
         let mut txn = Txn::new().put(self.topic_key(name), record.to_bytes());
         for partition in 0..partitions {
             self.birth((topic_id, partition), name);

@@ -90,7 +90,14 @@ impl<S: Store> World<S> {
         let topic_id = TopicId(fastrand::u128(..).to_be_bytes());
         let name = TopicName::new(name).expect("a name");
         let places = vec![1; partitions as usize];
-        let new = NewTopic { name, topic_id, config: TopicConfig::default(), places, starts: Vec::new() };
+        let new = NewTopic {
+            name,
+            topic_id,
+            config: TopicConfig::default(),
+            places,
+            starts: Vec::new(),
+            copy_of: Vec::new(),
+        };
         self.topics().create(&new).await.expect("created");
         topic_id
     }

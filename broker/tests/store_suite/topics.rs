@@ -34,6 +34,7 @@ fn new_topic(topic: &str, id: u8, partitions: u32) -> NewTopic {
         config: TopicConfig::default(),
         places: (0..partitions).map(|partition| 1 + partition % 2).collect(),
         starts: Vec::new(),
+        copy_of: Vec::new(),
     }
 }
 

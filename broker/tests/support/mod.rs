@@ -195,6 +195,7 @@ impl Bench {
             topic_id: TOPIC_ID.to_vec(),
             config: None,
             partitions: (0..count as u32).map(place).collect(),
+            copy_of: Vec::new(),
         });
         let metadata = Arc::new(Metadata {
             cluster_id: "cluster".to_owned(),

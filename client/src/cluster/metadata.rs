@@ -143,7 +143,13 @@ mod tests {
 
     fn topic(name: &str, id: u8, partitions: u32) -> pb::Topic {
         let partitions = (0..partitions).map(|partition| pb::Partition { partition, ..Default::default() });
-        pb::Topic { name: name.into(), topic_id: vec![id; 16], config: None, partitions: partitions.collect() }
+        pb::Topic {
+            name: name.into(),
+            topic_id: vec![id; 16],
+            config: None,
+            partitions: partitions.collect(),
+            copy_of: Vec::new(),
+        }
     }
 
     fn answer(topics: Vec<pb::Topic>) -> pb::MetadataResponse {

@@ -8,7 +8,7 @@ use super::last::position_of_last;
 use super::piece::From;
 use super::resolve::{Begun, Resolved};
 use super::shared::{Added, Item, Order, Shared};
-use super::{Consumer, OutOfRange, Start, watcher};
+use super::{Consumer, OnSkip, OutOfRange, Skip, Start, watcher};
 use crate::client::Client;
 use crate::error::CallError;
 
@@ -34,6 +34,7 @@ pub(crate) struct ConsumerSettings {
     pub(crate) fails_above_end: bool,
     /// Whether compressed sets are handed out as they lie.
     pub(crate) whole_sets: bool,
+    pub(crate) on_skip: Option<OnSkip>,
 }
 
 /// A topic asked for; `partition` and `start` if they were named.
@@ -58,6 +59,7 @@ impl Default for ConsumerSettings {
             begin_patience: None,
             fails_above_end: false,
             whole_sets: false,
+            on_skip: None,
         }
     }
 }
@@ -128,6 +130,14 @@ impl ConsumerBuilder {
     /// they are.
     pub fn whole_sets(mut self) -> Self {
         self.settings.whole_sets = true;
+        self
+    }
+
+    /// Calls a function for each stretch of a log that the stream leaves out and goes on behind: what retention had taken
+    /// before it was read (unless [`OutOfRange::Fail`] makes it an error), damaged messages, a log that began again. It is
+    /// told when that is noticed, which may be ahead of the messages before it, on a task of the consumer: it must be quick.
+    pub fn on_skip(mut self, call: impl Fn(&Skip) + Send + Sync + 'static) -> Self {
+        self.settings.on_skip = Some(OnSkip(Arc::new(call)));
         self
     }
 

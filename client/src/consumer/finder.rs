@@ -12,7 +12,7 @@ use super::last::position_of_last;
 use super::message::Source;
 use super::piece::From;
 use super::shared::{Item, Order, Shared};
-use super::{OutOfRange, Start};
+use super::{OnSkip, OutOfRange, Skip, SkipCause, Start};
 use crate::client::Client;
 use crate::cluster::{Cluster, Place};
 use crate::error::{CallError, Refusal};
@@ -237,7 +237,9 @@ impl Shared {
                 let mut state = self.state();
                 state.counters.bad_messages += 1;
                 state.counters.skipped_bytes += position - from.position;
+                drop(state);
                 tracing::warn!(topic, partition, from = from.position, to = position, "a bad message was skipped");
+                self.tell_skip(order, (from.position, position), SkipCause::Damage);
                 Ok(Way::From(From { position, time_ms: None }))
             }
             Why::NewerVersion(version) => {
@@ -257,7 +259,7 @@ impl Shared {
                 if from.position > bounds.end && self.settings.fails_above_end {
                     return Ok(Way::End(error));
                 }
-                Ok(self.by_policy(error, &bounds))
+                Ok(self.by_policy(order, from.position, error, &bounds))
             }
             Why::NotBegun(start) => self.try_begin(order, &source, *start).await,
             Why::Stale(_) | Why::Unreachable => {
@@ -276,7 +278,8 @@ impl Shared {
                     *until = bounds.visible_end;
                 }
                 let (topic, expected, epoch) = (topic.to_owned(), order.epoch, at.epoch);
-                Ok(self.by_policy(ConsumeError::NewEpoch { topic, partition, expected, epoch }, &bounds))
+                let error = ConsumeError::NewEpoch { topic, partition, expected, epoch };
+                Ok(self.by_policy(order, from.position, error, &bounds))
             }
         }
     }
@@ -304,7 +307,7 @@ impl Shared {
         Ok(Way::From(from))
     }
 
-    fn by_policy(&self, error: ConsumeError, bounds: &Found) -> Way {
+    fn by_policy(&self, order: &Order, from: u64, error: ConsumeError, bounds: &Found) -> Way {
         let position = match self.settings.out_of_range {
             OutOfRange::Earliest => bounds.start,
             OutOfRange::Latest => bounds.visible_end,
@@ -312,7 +315,22 @@ impl Shared {
         };
         tracing::warn!(%error, position, "the stream goes on elsewhere");
         self.state().counters.resets += 1;
+        match error {
+            ConsumeError::NewEpoch { epoch, .. } => {
+                self.tell_skip(&Order { epoch, ..order.clone() }, (from, position), SkipCause::NewLog);
+            }
+            // One that is beyond the end left nothing out.
+            _ if position > from => self.tell_skip(order, (from, position), SkipCause::Retention),
+            _ => {}
+        }
         Way::From(From { position, time_ms: None })
+    }
+
+    fn tell_skip(&self, order: &Order, (from, to): (u64, u64), cause: SkipCause) {
+        let source = self.state().partitions[order.partition].source.clone();
+        let (topic, partition, (topic_id, epoch)) =
+            (source.topic.clone(), source.partition, (order.topic_id, order.epoch));
+        OnSkip::tell(self.settings.on_skip.as_ref(), &Skip { topic, topic_id, partition, epoch, from, to, cause });
     }
 }
 

@@ -14,6 +14,7 @@ mod piece;
 mod pool;
 mod resolve;
 mod shared;
+mod skip;
 mod turn;
 mod watcher;
 
@@ -36,6 +37,8 @@ pub(crate) use builder::ConsumerSettings;
 pub(crate) use changing::{Beginning, Delivered, NoBeginning, Reader, StreamId, Streams, find_beginning};
 pub use error::ConsumeError;
 pub use message::{ConsumedMessage, Headers};
+pub(crate) use skip::OnSkip;
+pub use skip::{Skip, SkipCause};
 
 /// A topic that the cluster does not know is gone only when it still is after so long: a broker may be behind.
 const DOUBT: Duration = Duration::from_secs(2);

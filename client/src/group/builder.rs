@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::shared::Shared;
 use super::{GroupConsumer, GroupPartition, member};
 use crate::client::Client;
-use crate::consumer::{ConsumerSettings, OutOfRange, Reader};
+use crate::consumer::{ConsumerSettings, OnSkip, OutOfRange, Reader, Skip};
 use crate::error::CallError;
 
 /// Where a group begins in a partition in which it has no committed position. A partition that was added, or a topic that
@@ -45,7 +45,7 @@ pub(super) struct GroupSettings {
     pub(super) on_claim: Option<Callback>,
     pub(super) on_release: Option<Callback>,
     pub(super) on_lost: Option<Callback>,
-    consumer: ConsumerSettings,
+    pub(super) consumer: ConsumerSettings,
 }
 
 /// Configures a [`GroupConsumer`].
@@ -160,7 +160,8 @@ impl GroupConsumerBuilder {
         self
     }
 
-    /// Calls a function for each partition that was claimed, before its first message is delivered. It runs on the
+    /// Calls a function for each partition that was claimed, before its first message is delivered, with what the group had
+    /// committed there. It runs on the
     /// member's task: it must be quick, and it must not wait for the member.
     pub fn on_claim(mut self, call: impl Fn(&GroupPartition) + Send + Sync + 'static) -> Self {
         self.settings.on_claim = Some(Arc::new(call));
@@ -179,6 +180,14 @@ impl GroupConsumerBuilder {
     /// the member's task: it must be quick, and it must not wait for the member.
     pub fn on_lost(mut self, call: impl Fn(&GroupPartition) + Send + Sync + 'static) -> Self {
         self.settings.on_lost = Some(Arc::new(call));
+        self
+    }
+
+    /// Calls a function for each stretch of a log that the group leaves out and goes on behind: what retention had taken
+    /// beyond the committed position, damaged messages, a log that began again. It runs on a task of the member: it must be
+    /// quick. A stretch that is left out is told again to whoever reads the partition next until more is committed.
+    pub fn on_skip(mut self, call: impl Fn(&Skip) + Send + Sync + 'static) -> Self {
+        self.settings.consumer.on_skip = Some(OnSkip(Arc::new(call)));
         self
     }
 

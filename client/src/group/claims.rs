@@ -15,7 +15,7 @@ use super::error::GroupError;
 use super::member::Session;
 use super::state::{Key, Phase, Place};
 use super::{Fence, GroupPartition};
-use crate::consumer::{Beginning, ConsumeError, NoBeginning, Start, find_beginning};
+use crate::consumer::{Beginning, ConsumeError, NoBeginning, OnSkip, Skip, SkipCause, Start, find_beginning};
 use crate::error::CallError;
 
 /// Beginnings that are looked for at a time.
@@ -191,7 +191,8 @@ async fn begin(session: &Arc<Session>, claimed: &Claimed) {
     if let Some(on_claim) = &shared.settings.on_claim {
         let partition = shared.state().tenure(key, fence).map(|tenure| GroupPartition::of(key, tenure, None));
         if let Some(partition) = partition {
-            on_claim(&partition);
+            let committed = claimed.committed.map(|place| (place.epoch, place.position));
+            on_claim(&GroupPartition { committed, ..partition });
         }
     }
     let mut backoff = shared.cluster.backoff();
@@ -248,7 +249,9 @@ async fn try_begin(session: &Session, claimed: &Claimed, progress: &mut Progress
         Some(place) if place.epoch == epoch => resume(session, claimed, place).await?,
         Some(place) => {
             tracing::warn!(topic = %claimed.topic, partition, epoch, was = place.epoch, "the log began again");
-            find(session, claimed, Start::Earliest).await?
+            let beginning = find(session, claimed, Start::Earliest).await?;
+            tell_skip(session, claimed, (place, beginning.position()), epoch, SkipCause::NewLog);
+            beginning
         }
         None => {
             let chosen = progress.chosen.filter(|(place, _)| place.epoch == epoch);
@@ -296,7 +299,9 @@ async fn resume(session: &Session, claimed: &Claimed, place: Place) -> Result<Be
             let (from, to) = (place.position, bounds.start);
             tracing::warn!(topic = %claimed.topic, partition, from, to, "retention has taken what comes next");
             shared.state().skipped += 1;
-            find(session, claimed, Start::Earliest).await
+            let beginning = find(session, claimed, Start::Earliest).await?;
+            tell_skip(session, claimed, (place, beginning.position()), place.epoch, SkipCause::Retention);
+            Ok(beginning)
         }
         Err(NoBeginning::OutOfRange(bounds)) => Err(Obstacle::Rests(GroupError::AheadOfEnd {
             group: shared.settings.group.clone(),
@@ -306,6 +311,12 @@ async fn resume(session: &Session, claimed: &Claimed, place: Place) -> Result<Be
             end: bounds.end,
         })),
     }
+}
+
+fn tell_skip(session: &Session, claimed: &Claimed, (place, to): (Place, u64), epoch: u32, cause: SkipCause) {
+    let (topic, (topic_id, partition), from) = (claimed.topic.clone(), claimed.key, place.position);
+    let told = session.shared.settings.consumer.on_skip.as_ref();
+    OnSkip::tell(told, &Skip { topic, topic_id, partition, epoch, from, to, cause });
 }
 
 /// Where a group without a position begins.

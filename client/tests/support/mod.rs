@@ -494,6 +494,7 @@ impl Serving {
                     reason: String::new(),
                 })
                 .collect(),
+            copy_of: Vec::new(),
         });
         let mut topics: Vec<pb::Topic> = topics.filter(|topic| topic.name > request.after).collect();
         topics.sort_by(|a, b| a.name.cmp(&b.name));

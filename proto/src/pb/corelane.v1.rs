@@ -143,6 +143,9 @@ pub struct Topic {
     /// ordered, from 0
     #[prost(message, repeated, tag = "4")]
     pub partitions: ::prost::alloc::vec::Vec<Partition>,
+    /// CLUSTER/TOPIC/TOPIC-ID of what it is an exact copy of, the first original first
+    #[prost(string, repeated, tag = "5")]
+    pub copy_of: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct MetadataRequest {
@@ -183,6 +186,9 @@ pub struct CreateTopicRequest {
     /// where each partition's log begins; none: at 0
     #[prost(uint64, repeated, tag = "5")]
     pub starts: ::prost::alloc::vec::Vec<u64>,
+    /// what it is an exact copy of, as Topic tells it
+    #[prost(string, repeated, tag = "6")]
+    pub copy_of: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct CreateTopicResponse {

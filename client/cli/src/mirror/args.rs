@@ -53,7 +53,9 @@ pub(super) enum MirrorCommand {
     /// Compare what the two sides hold, message by message
     #[command(after_help = "\
 Compares up to the ends that the source has when it begins, as far as the target has got; what was published there by \
-others does not matter, unless with --exact. Fails when something is missing, out of order or another.
+others does not matter, unless with --exact. Fails when something is missing, out of order or another. With --group, what the \
+mirror of this group has committed must be there: a topic of the target that was deleted is told from one that was not \
+copied yet.
 
 Examples:
   corelane mirror verify --from eu-1:9400 --to us-1:9400 --topics 'orders|payments'
@@ -121,6 +123,10 @@ impl Between {
 pub(super) struct VerifyArgs {
     #[command(flatten)]
     pub(super) between: Between,
+
+    /// The mirror's group: what it has committed must be in the target
+    #[arg(long, value_name = "GROUP", conflicts_with = "exact")]
+    pub(super) group: Option<String>,
 }
 
 #[derive(Debug, Args)]

@@ -24,8 +24,8 @@ pub(super) enum Step {
     Gathered,
     /// The partition is to be read from this position on.
     Begin(u64),
-    /// It ends this set.
-    Publish { first: u64, set: PreparedSet },
+    /// It ends this set of so many messages.
+    Publish { first: u64, set: PreparedSet, messages: u64 },
 }
 
 /// A partition under one ownership.
@@ -37,6 +37,7 @@ struct Line {
     /// The set that is not whole yet, and where it begins.
     set: Vec<u8>,
     first: u64,
+    messages: u64,
 }
 
 /// A place in the source at which the mirror may have to stop.
@@ -77,7 +78,7 @@ impl<'a> Exact<'a> {
         if self.lines.get(&key).is_none_or(|line| line.fence != message.fence()) {
             let next = patiently(async || self.begin(At::of(message), name).await).await?;
             let (fence, epoch) = (message.fence(), message.epoch());
-            self.lines.insert(key.clone(), Line { fence, epoch, next, set: Vec::new(), first: next });
+            self.lines.insert(key.clone(), Line { fence, epoch, next, set: Vec::new(), first: next, messages: 0 });
             if next != message.position() {
                 return Ok(Step::Begin(next));
             }
@@ -86,17 +87,19 @@ impl<'a> Exact<'a> {
         line.check(message)?;
         if line.set.is_empty() {
             line.first = message.position();
+            line.messages = 0;
         }
         line.next = message.next_position();
+        line.messages += 1;
         line.set.extend_from_slice(message.frame());
         let is_last = Message::view(message.frame()).is_ok_and(|message| message.is_last());
         if !is_last {
             return Ok(Step::Gathered);
         }
-        let first = line.first;
+        let (first, messages) = (line.first, line.messages);
         let set = PreparedSet::new(name, partition, std::mem::take(&mut line.set));
         let set = set.map_err(|error| stopped(At::of(message), &format!("the set that begins at {first}: {error}")))?;
-        Ok(Step::Publish { first, set: set.expected_id(first) })
+        Ok(Step::Publish { first, set: set.expected_id(first), messages })
     }
 
     /// Where to go on with a partition, whatever is committed: at the target's end, if what lies before it is the source's.

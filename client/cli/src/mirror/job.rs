@@ -11,10 +11,12 @@ use corelane_client::{Acks, ConsumeError, GroupConsumer, GroupError, GroupMessag
 use tokio::sync::Notify;
 
 use super::Sides;
+use super::absent::Checks;
 use super::args::RunArgs;
 use super::claims::Claims;
 use super::exact::{At, Exact, Step};
-use super::origin::{Origin, is_back, way};
+use super::losses::{Losses, Skips};
+use super::origin::{Here, Origin};
 use super::pending::Pending;
 use super::progress::Progress;
 use super::publish::{publish, record, stopped};
@@ -23,6 +25,7 @@ use super::targets::Targets;
 use crate::args::Shared;
 use crate::consume::poll_once;
 use crate::error::CliError;
+use crate::produce::{Sight, Watch};
 use crate::signals::Signals;
 
 /// How long the target may be away: nothing is given up before the command is, or what comes behind it would overtake it.
@@ -56,6 +59,10 @@ pub(super) struct Job<'a> {
     claims: Arc<Claims>,
     /// Partitions whose target was not asked yet where to go on with an exact copy.
     to_begin: BTreeSet<(String, u32)>,
+    checks: Checks,
+    skips: Arc<Skips>,
+    losses: Losses,
+    watch: Watch,
     acknowledged: Arc<Notify>,
     rate: Option<Rate>,
     progress: Progress,
@@ -77,10 +84,15 @@ impl<'a> Job<'a> {
             .manual_marks()
             .release_wait(RELEASE_WAIT)
             .processing_max(IN_HAND_MAX)
-            .on_claim(move |at| claimed.add(&at.topic, at.partition));
-        if args.between.exact {
-            consumer = consumer.whole_sets();
-        }
+            .on_claim(move |at| claimed.add(&at.topic, at.partition, at.committed));
+        let skips = Arc::new(Skips::default());
+        consumer = if args.between.exact {
+            // What is missing there ends it, wherever the group stands.
+            consumer.whole_sets()
+        } else {
+            let skips = skips.clone();
+            consumer.on_skip(move |skip| skips.add(skip))
+        };
         let consumer = consumer.build()?;
         let producer = sides
             .target
@@ -102,6 +114,10 @@ impl<'a> Job<'a> {
             exact: args.between.exact.then(|| Exact::new(sides)),
             claims,
             to_begin: BTreeSet::new(),
+            checks: Checks::default(),
+            skips,
+            losses: Losses::default(),
+            watch: Watch::default(),
             acknowledged,
             rate: args.rate.map(|bytes_per_s| Rate::new(bytes_per_s, Instant::now())),
             progress: Progress::start(shared.json, args.report_interval, args.metrics_file.clone()),
@@ -124,6 +140,7 @@ impl<'a> Job<'a> {
         if self.unsettled >= SETTLE_EVERY {
             self.settle().await?;
             self.begin_claimed().await?;
+            self.checks.look_at_one(self.sides, self.args, &mut self.progress.counts).await;
             // What fetches ahead and what publishes run on this thread too.
             tokio::task::yield_now().await;
         }
@@ -136,12 +153,15 @@ impl<'a> Job<'a> {
                 self.settle().await?;
                 self.look_at_claims().await?;
                 self.begin_claimed().await?;
+                self.checks.look_at_one(self.sides, self.args, &mut self.progress.counts).await;
                 let wait = self.progress.wait(Instant::now());
                 let wait = if self.to_begin.is_empty() { wait } else { wait.min(PAUSE) };
+                let wait = wait.min(self.checks.pause());
                 tokio::select! {
                     item = self.consumer.next() => item,
                     () = self.acknowledged.notified() => return Ok(()),
                     () = self.claims.changed.notified() => return Ok(()),
+                    () = self.skips.changed.notified() => return Ok(()),
                     () = tokio::time::sleep(wait) => return Ok(()),
                 }
             }
@@ -160,14 +180,16 @@ impl<'a> Job<'a> {
     /// with its first message that is copied: of two mirrors that rename both ways, each would make what the other has made.
     async fn look_at_claims(&mut self) -> Result<(), CliError> {
         if let Some(claimed) = self.claims.take() {
-            let topics: BTreeSet<&String> = claimed.iter().map(|(topic, _)| topic).collect();
+            let topics: BTreeSet<&String> = claimed.keys().map(|(topic, _)| topic).collect();
             for topic in topics {
                 if self.exact.is_some() || self.targets.is_known(topic) {
                     self.targets.look_up(topic).await?;
                 }
             }
             if self.exact.is_some() {
-                self.to_begin.extend(claimed);
+                self.to_begin.extend(claimed.into_keys());
+            } else {
+                self.checks.add(claimed);
             }
         }
         Ok(())
@@ -187,6 +209,9 @@ impl<'a> Job<'a> {
                 continue;
             };
             let target = self.targets.of(&topic).await?;
+            if target.is_left_out {
+                continue;
+            }
             match exact.begin(At { topic: &topic, partition, position: None }, &target.name).await {
                 Ok(next) if next == stands => {}
                 Ok(next) => {
@@ -204,17 +229,27 @@ impl<'a> Job<'a> {
         Ok(())
     }
 
+    /// Nothing has to be published of it.
+    fn leave_out(&mut self, message: GroupMessage) {
+        self.progress.counts.skipped += 1;
+        let first = message.position();
+        self.pending.push(message, first, None);
+    }
+
     /// Publishes a message anew, with where it comes from.
     async fn copy(&mut self, message: GroupMessage) -> Result<(), CliError> {
-        let is_foreign = self.args.between.local_only && way(&message).next().is_some();
-        if is_foreign || is_back(&message, &self.sides.source_id, &self.sides.target_id) {
-            self.progress.counts.skipped += 1;
-            let first = message.position();
-            self.pending.push(message, first, None);
+        let (source_id, target_id) = (&*self.sides.source_id, &*self.sides.target_id);
+        let here = Here { source_id, target_id, topic: message.topic(), topic_id: message.topic_id() };
+        if here.is_left_out(&message, self.args.between.local_only) {
+            self.leave_out(message);
+            return Ok(());
+        }
+        let target = self.targets.of(message.topic()).await?;
+        if target.is_left_out {
+            self.leave_out(message);
             return Ok(());
         }
         self.wait_for_rate(&message).await?;
-        let target = self.targets.of(message.topic()).await?;
         let origin = Origin {
             cluster: &self.sides.source_id,
             topic: message.topic(),
@@ -228,7 +263,7 @@ impl<'a> Job<'a> {
         let (record, producer) = (record(&message, &target, &text), self.producer.clone());
         let delivery = self.meanwhile(publish(|| producer.send(record.clone()), &message)).await??;
         self.origin = text;
-        self.count(&message);
+        self.count(1, message.frame().len() as u64);
         let first = message.position();
         self.pending.push(message, first, Some(delivery));
         Ok(())
@@ -237,10 +272,14 @@ impl<'a> Job<'a> {
     /// Publishes whole sets as they are, each where it lies in the source.
     async fn copy_exactly(&mut self, message: GroupMessage) -> Result<(), CliError> {
         let target = self.targets.of(message.topic()).await?;
+        if target.is_left_out {
+            self.leave_out(message);
+            return Ok(());
+        }
         let exact = self.exact.as_mut().expect("asked before");
         self.to_begin.remove(&(message.topic().to_owned(), message.partition()));
         match exact.take(&message, &target.name).await? {
-            Step::Gathered => self.count(&message),
+            Step::Gathered => {}
             Step::Begin(position) => {
                 let (topic, partition) = (message.topic(), message.partition());
                 if !rewind(&mut self.consumer, topic, partition, position).await? {
@@ -248,11 +287,11 @@ impl<'a> Job<'a> {
                     exact.forget(topic, partition);
                 }
             }
-            Step::Publish { first, set } => {
+            Step::Publish { first, set, messages } => {
                 self.wait_for_rate(&message).await?;
                 let producer = self.producer.clone();
                 let delivery = self.meanwhile(publish(|| producer.send_set(set.clone()), &message)).await??;
-                self.count(&message);
+                self.count(messages, message.next_position() - first);
                 self.pending.push(message, first, Some(delivery));
             }
         }
@@ -282,9 +321,9 @@ impl<'a> Job<'a> {
         }
     }
 
-    fn count(&mut self, message: &GroupMessage) {
-        self.progress.counts.messages += 1;
-        self.progress.counts.bytes += message.frame().len() as u64;
+    fn count(&mut self, messages: u64, bytes: u64) {
+        self.progress.counts.messages += messages;
+        self.progress.counts.bytes += bytes;
     }
 
     /// Marks what has arrived, and tells how far it is when that is due.
@@ -305,12 +344,34 @@ impl<'a> Job<'a> {
             let lane = failed.lane();
             self.pending.pass(lane);
         }
+        self.tell_losses();
         let now = Instant::now();
         if self.progress.is_due(now) {
             self.look();
+            self.look_for_obstacles(now);
             self.progress.tell(now)?;
         }
         Ok(())
+    }
+
+    /// Says what was left out in the source, for it is not there any more, or is damaged.
+    fn tell_losses(&mut self) {
+        for skip in self.skips.take() {
+            if let Some(words) = self.losses.tell(&skip) {
+                eprintln!("corelane: {words}");
+            }
+        }
+        self.progress.counts.lost_bytes = self.losses.bytes;
+    }
+
+    /// Says what keeps the target from taking what is on its way.
+    fn look_for_obstacles(&mut self, now: Instant) {
+        let obstacle = self.producer.obstacle().map(|obstacle| obstacle.to_string());
+        self.progress.counts.obstacle.clone_from(&obstacle);
+        for words in self.watch.look(Sight { obstacle, ..Sight::default() }, now) {
+            self.progress.counts.errors += u64::from(self.progress.counts.obstacle.is_some());
+            eprintln!("corelane: {words}");
+        }
     }
 
     /// Brings the counts up to now.
@@ -358,6 +419,7 @@ impl<'a> Job<'a> {
             let _ = self.pending.settle();
             Ok(())
         };
+        self.tell_losses();
         self.look();
         self.producer.close(Duration::ZERO).await;
         // Nothing is marked any more, so no release waits for it.

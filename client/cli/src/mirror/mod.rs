@@ -1,11 +1,14 @@
 //! `corelane mirror`: copies topics from one cluster to another for as long as it runs. This file connects both sides,
 //! refuses what cannot end well, and decides how the command ends; the copying is job.rs.
 
+mod absent;
 mod args;
 mod claims;
 mod compare;
 mod exact;
 mod job;
+mod lineage;
+mod losses;
 mod origin;
 mod pending;
 mod progress;
@@ -53,7 +56,7 @@ pub(crate) async fn run(shared: &Shared, args: MirrorArgs) -> Result<(), CliErro
     let mut signals = Signals::listen().map_err(|cause| CliError::System { what: "signals", cause })?;
     if let Some(MirrorCommand::Verify(args)) = &args.command {
         return tokio::select! {
-            result = verify::run(shared, &args.between) => result,
+            result = verify::run(shared, args) => result,
             interruption = signals.next() => Err(CliError::Interrupted(interruption)),
         };
     }

@@ -1,13 +1,20 @@
 //! Where a mirrored message comes from, as a header that it carries: `corelane-origin:
 //! CLUSTER/TOPIC/TOPIC-ID/PARTITION/EPOCH/POSITION`. Each mirror on its way adds one, so that a message is never taken back
-//! to a cluster that it has been in. Pure.
+//! to a cluster that it has been in. What an exact mirror has brought before has no such header: the one that takes it on
+//! says so in `corelane-through: CLUSTER/TOPIC/TOPIC-ID`, one for each exact copy on the way. Pure.
 
-use corelane_client::ConsumedMessage;
+use corelane_client::{ConsumedMessage, TopicId, TopicInfo};
+
+use super::Sides;
+use super::lineage::Step;
 
 /// The header's name.
 pub(super) const HEADER: &str = "corelane-origin";
 /// The most bytes that a header of this name adds to a message: ids of clusters and names of topics are bounded.
 pub(super) const HEADER_BYTES_MAX: u32 = 512;
+
+/// The header of what came through exact copies.
+pub(super) const THROUGH: &str = "corelane-through";
 
 /// One step of a message's way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,10 +59,37 @@ pub(super) fn way(message: &ConsumedMessage) -> impl Iterator<Item = Origin<'_>>
     message.headers().filter(|(name, _)| *name == HEADER).filter_map(|(_, value)| Origin::read(value?))
 }
 
-/// Whether a mirror from `source` to `target` leaves a message out: it has been in the target, or in this very topic before,
-/// which an exact mirror, that adds no step, can have brought it back to.
-pub(super) fn is_back(message: &ConsumedMessage, source: &str, target: &str) -> bool {
-    way(message).any(|step| step.cluster == target || (step.cluster == source && step.topic == message.topic()))
+/// The exact copies that a message has come through.
+fn through(message: &ConsumedMessage) -> impl Iterator<Item = Step<'_>> {
+    let values = message.headers().filter(|(name, _)| *name == THROUGH).filter_map(|(_, value)| value);
+    values.filter_map(|value| Step::read(std::str::from_utf8(value).ok()?))
+}
+
+/// The topic of the source that is copied, and where to.
+pub(super) struct Here<'a> {
+    pub(super) source_id: &'a str,
+    pub(super) target_id: &'a str,
+    pub(super) topic: &'a str,
+    pub(super) topic_id: TopicId,
+}
+
+impl<'a> Here<'a> {
+    pub(super) fn of(sides: &'a Sides, topic: &'a TopicInfo) -> Self {
+        let Sides { source_id, target_id, .. } = sides;
+        Self { source_id, target_id, topic: &topic.name, topic_id: topic.topic_id }
+    }
+
+    /// Whether a step is of this life of the topic: one of the same name that was deleted before is another one.
+    pub(super) fn is_of(&self, step: &Origin<'_>) -> bool {
+        step.cluster == self.source_id && step.topic == self.topic && step.topic_id == self.topic_id.short()
+    }
+
+    /// Whether a mirror leaves a message out: it has been in the target, or in this very topic before, which an exact mirror,
+    /// that adds no step, can have brought it back to; or it comes from elsewhere, and is not wanted.
+    pub(super) fn is_left_out(&self, message: &ConsumedMessage, local_only: bool) -> bool {
+        way(message).any(|step| local_only || step.cluster == self.target_id || self.is_of(&step))
+            || through(message).any(|step| local_only || step.cluster == self.target_id)
+    }
 }
 
 #[cfg(test)]

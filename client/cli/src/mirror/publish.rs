@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use corelane_client::{DeliveryFuture, GroupMessage, Record, SendError};
 
-use super::origin::HEADER;
+use super::origin::{HEADER, THROUGH};
 use super::targets::Target;
 use crate::error::CliError;
 
@@ -26,6 +26,10 @@ pub(super) fn record<'m>(message: &'m GroupMessage, target: &'m Target, origin: 
     }
     for (name, value) in message.headers() {
         record = record.header(name, value);
+    }
+    // An exact copy carries nothing of its own way: without this, what it holds could come back by a third cluster.
+    for step in &target.through {
+        record = record.header(THROUGH, Some(step.as_bytes()));
     }
     record.header(HEADER, Some(origin.as_bytes()))
 }

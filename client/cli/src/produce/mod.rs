@@ -27,7 +27,7 @@ use crate::signals::{Interruption, Signals};
 pub(crate) use args::{CompressionArg, ProduceArgs};
 use lines::{Block, lines_of, read_blocks};
 use summary::{Progress, Summary};
-use watch::{Sight, Watch};
+pub(crate) use watch::{Sight, Watch};
 
 /// The largest message that any topic may allow; a longer line is not even kept.
 const LINE_BYTES_MAX: usize = 8 << 20;

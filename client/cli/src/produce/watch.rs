@@ -1,5 +1,5 @@
-//! What `produce` says while it runs: that something keeps messages from being published, that some were given up, and
-//! that it is over. Pure: it is shown the producer once a second.
+//! What `produce` and `mirror` say while they run: that something keeps messages from being published, that some were given
+//! up, and that it is over. Pure: it is shown the producer once a second.
 
 use std::time::{Duration, Instant};
 
@@ -8,16 +8,16 @@ const SILENCE: Duration = Duration::from_secs(10);
 
 /// What there is to see of a producer at a moment.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Sight {
+pub(crate) struct Sight {
     /// What is in the way.
-    pub(super) obstacle: Option<String>,
+    pub(crate) obstacle: Option<String>,
     /// Messages that failed so far, and why the first of them did.
-    pub(super) failed: u64,
-    pub(super) first_failure: Option<String>,
+    pub(crate) failed: u64,
+    pub(crate) first_failure: Option<String>,
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Watch {
+pub(crate) struct Watch {
     before: Sight,
     obstacle_told: Option<Instant>,
     failures_told: Option<Instant>,
@@ -26,7 +26,7 @@ pub(super) struct Watch {
 
 impl Watch {
     /// What is to be said. An obstacle counts when it was seen twice in a row: most pass in less than a second.
-    pub(super) fn look(&mut self, sight: Sight, now: Instant) -> Vec<String> {
+    pub(crate) fn look(&mut self, sight: Sight, now: Instant) -> Vec<String> {
         let mut words = Vec::new();
         let is_due = |told: Option<Instant>| told.is_none_or(|told| now.duration_since(told) >= SILENCE);
         match (&sight.obstacle, &self.before.obstacle) {

@@ -122,6 +122,7 @@ pub(super) fn topic_json(topic: &TopicInfo) -> Value {
         "topic": topic.name,
         "topic_id": topic.topic_id.to_string(),
         "partitions": topic.partitions.len(),
+        "copy_of": topic.copy_of,
         "settings": {
             "retention_ms": settings.retention_ms,
             "retention_bytes": settings.retention_bytes,

@@ -7,6 +7,7 @@ mod interrupted;
 mod lines;
 mod logs;
 mod mirror;
+mod mirror_told;
 mod running;
 mod terminal;
 mod topics;

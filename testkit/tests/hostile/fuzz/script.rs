@@ -214,6 +214,7 @@ impl<'a> Writer<'a> {
                 config: Some(self.config()),
                 if_not_exists: self.random.bool(),
                 starts: (0..self.random.usize(..4)).map(|_| [0, 1, 4095, u64::MAX][self.random.usize(..4)]).collect(),
+                copy_of: (0..self.random.usize(..20)).map(|_| "c/t/00c0ffee".repeat(self.random.usize(..50))).collect(),
             }
             .encode_to_vec(),
             Method::AlterTopic => pb::AlterTopicRequest { name, config: Some(self.config()) }.encode_to_vec(),
