@@ -58,7 +58,9 @@ fn bind_http(config: &Config) -> Result<Option<std::net::TcpListener>, String> {
         Ok(listener)
     });
     let remedy = |error: &std::io::Error| match error.kind() {
-        std::io::ErrorKind::AddrInUse => "is another broker running there? --http chooses another port, --http off none",
+        std::io::ErrorKind::AddrInUse => {
+            "is another broker running there? --http chooses another port, --http off none"
+        }
         _ => "--http chooses another address, --http off none",
     };
     listener

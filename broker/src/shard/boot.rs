@@ -100,7 +100,9 @@ pub struct BootOptions {
 fn listen_remedy(source: &io::Error) -> &'static str {
     match source.kind() {
         io::ErrorKind::AddrInUse => "is another broker running there? --listen chooses another port",
-        io::ErrorKind::AddrNotAvailable => "--listen names an address of this machine; --advertise, what clients are told",
+        io::ErrorKind::AddrNotAvailable => {
+            "--listen names an address of this machine; --advertise, what clients are told"
+        }
         io::ErrorKind::PermissionDenied => "ports below 1024 need a privilege; --listen chooses another one",
         _ => "--listen chooses another address",
     }

@@ -53,7 +53,11 @@ async fn a_full_disk_refuses_publishing_in_time_and_everything_resumes_when_ther
 
     let ready = || http_get(broker.http_addr(), "/health/ready", PATIENCE).expect("the page answers");
     let warned = ready();
-    assert!(warned.status == 200 && warned.body.contains("the disk is full: 1 partition takes no publishes"), "{}", warned.body);
+    assert!(
+        warned.status == 200 && warned.body.contains("the disk is full: 1 partition takes no publishes"),
+        "{}",
+        warned.body
+    );
 
     // Fetch goes on, and what is there is whole.
     let stored = numbers_of(&read_all(&client, "full").await);
