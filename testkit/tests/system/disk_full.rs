@@ -66,14 +66,13 @@ async fn a_full_disk_refuses_publishing_in_time_and_everything_resumes_when_ther
     // Retention makes room, and publishing resumes by itself.
     let smaller = TopicSettings::new().retention_bytes(64 << 20);
     client.admin().alter_topic("full", smaller).await.expect("a topic can be altered on a full disk");
-    eventually("publishing to resume", async || {
+    eventually("publishing to resume, and nothing to be left to warn of", async || {
         let value = numbered(at, VALUE_BYTES);
         let delivery = producer.send(Record::to("full").value(&value)).await.expect("taken");
         at += 1;
-        delivery.await.is_ok()
+        delivery.await.is_ok() && ready().body == "ready\n"
     })
     .await;
-    assert_eq!(ready().body, "ready\n", "nothing is left to warn of");
     let last = at - 1;
     let stored = numbers_of(&read_all(&client, "full").await);
     assert_eq!(stored.last(), Some(&last));
