@@ -2,13 +2,14 @@
 //! discards what comes.
 
 use std::io::{self, Read, Write};
-use std::net::TcpStream;
 use std::time::Instant;
 
 use bytes::BytesMut;
 use corelane_client::{Client, Start};
 use corelane_proto::frame::{FrameHeader, HEADER_BYTES, Method, PROTOCOL_VERSION, Status, encode_request};
 use corelane_proto::pb;
+
+use crate::raw;
 
 /// What one fetch of the discarding receiver asks for, as the client's consumer does.
 const FETCH_BYTES: u32 = 1 << 20;
@@ -89,8 +90,7 @@ pub(crate) fn drain(address: &str, readers: usize) -> Result<Consumed, String> {
 
 /// Reads up to `end`, one piece asked for ahead; answers how many bytes came.
 fn discard(address: &str, mut request: pb::FetchRequest, end: u64) -> io::Result<u64> {
-    let mut socket = TcpStream::connect(address)?;
-    socket.set_nodelay(true)?;
+    let mut socket = raw::connect(address)?;
     let mut out = BytesMut::new();
     let hello = pb::HelloRequest { protocol_version: PROTOCOL_VERSION, shard: Some(0), ..Default::default() };
     encode_request(&mut out, Method::Hello, 0, &hello, 0);

@@ -3,13 +3,14 @@
 
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{TcpListener, TcpStream, ToSocketAddrs};
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use corelane_proto::message::MessageParts;
 use corelane_proto::set::{Reserved, SetBuilder, SetLimits, check_set};
+use rustix::net::sockopt::set_tcp_congestion;
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::cores::Cores;
@@ -18,6 +19,8 @@ use crate::cores::Cores;
 const SET_MESSAGES: u64 = 50;
 /// The receiver's buffer: sets are received one behind the other until it is full, then from its front again.
 const BUFFER_BYTES: usize = 4 << 20;
+/// What broker and client choose between processes of one machine.
+const UNPACED: &str = "reno";
 /// What the sender sends at a time, and what a receiver that discards takes at a time.
 const PIECE_BYTES: usize = 256 << 10;
 /// The file that is sent, again and again.
@@ -62,10 +65,18 @@ fn thread_cpu_s() -> f64 {
 /// A connected pair on the loopback.
 fn pair() -> io::Result<(TcpStream, TcpStream)> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
-    let one = TcpStream::connect(listener.local_addr()?)?;
+    let one = connect(listener.local_addr()?)?;
     let (other, _) = listener.accept()?;
-    one.set_nodelay(true)?;
+    set_tcp_congestion(&other, UNPACED)?;
     Ok((one, other))
+}
+
+/// A connection on the loopback, set as the broker and the client set theirs: nothing paces what is sent.
+pub(crate) fn connect(address: impl ToSocketAddrs) -> io::Result<TcpStream> {
+    let socket = TcpStream::connect(address)?;
+    socket.set_nodelay(true)?;
+    set_tcp_congestion(&socket, UNPACED)?;
+    Ok(socket)
 }
 
 /// A set of the bench's messages.

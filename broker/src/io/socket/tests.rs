@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use glommio::{LocalExecutorBuilder, Placement};
 
-use super::{Listener, Socket, listen, local_address};
+use socket2::SockRef;
+
+use super::{Listener, Socket, UNPACED, listen, local_address};
 
 const PEER_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -37,6 +39,16 @@ fn a_port_in_use_is_refused_though_listeners_share_it() {
     assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
     drop(listeners);
     listen(address, 1).expect("free again");
+}
+
+#[test]
+fn what_is_sent_to_this_machine_is_not_paced() {
+    run(|| async {
+        let (socket, _peer) = connected().await?;
+        let chosen = SockRef::from(&socket.descriptor()).tcp_congestion()?;
+        assert!(chosen.starts_with(UNPACED), "it is {}", String::from_utf8_lossy(&chosen));
+        Ok(())
+    });
 }
 
 #[test]
