@@ -505,7 +505,7 @@ async fn the_callback_hears_of_every_set_once() {
         .build()
         .unwrap();
     for _ in 0..40 {
-        drop(producer.send(Record::to("t").value(b"value")).await.unwrap());
+        producer.post(Record::to("t").value(b"value")).await.unwrap();
     }
     assert!(producer.close(LONG).await.is_complete());
     let heard = heard.lock().unwrap();

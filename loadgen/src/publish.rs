@@ -222,12 +222,9 @@ impl Publisher {
         {
             let mut payload = self.run.payload.borrow_mut();
             let value = payload.write(header, place, key, size_bytes);
-            match self.producer.try_send(&record(topics, lane, header, key, value)) {
-                // The set's end is settled in the ledger.
-                Ok(delivery) => {
-                    drop(delivery);
-                    return Ok(());
-                }
+            // How it ended is settled in the ledger, for the whole set.
+            match self.producer.try_post(&record(topics, lane, header, key, value)) {
+                Ok(()) => return Ok(()),
                 Err(TrySendError::Rejected(error)) => return Err(refused(&error)),
                 // The text that values are cut from is everybody's: what has to wait waits as a copy.
                 Err(_full) => {
@@ -236,9 +233,9 @@ impl Publisher {
                 }
             }
         }
-        let sending = self.producer.send(record(topics, lane, header, key, &self.waiting));
+        let sending = self.producer.post(record(topics, lane, header, key, &self.waiting));
         tokio::select! {
-            sent = sending => sent.map(drop).map_err(|error| refused(&error)),
+            sent = sending => sent.map_err(|error| refused(&error)),
             _ = self.run.stop.wait_for(|stop| *stop) => Err(End::Stopped),
         }
     }

@@ -160,11 +160,28 @@ pub(super) fn parts<'a>(record: &'a Record<'_>, now_ms: i64) -> MessageParts<'a>
     }
 }
 
+/// What a caller gets for a message that was taken.
+pub(super) trait Receipt {
+    /// The one for the message at this place of its set.
+    fn of(completion: &Arc<Completion>, offset: usize, index: u32) -> Self;
+}
+
+impl Receipt for DeliveryFuture {
+    fn of(completion: &Arc<Completion>, offset: usize, index: u32) -> Self {
+        Self::new(Arc::clone(completion), offset as u32, index)
+    }
+}
+
+/// Whoever does not ask for the message's fate pays nothing for it.
+impl Receipt for () {
+    fn of(_: &Arc<Completion>, _: usize, _: u32) {}
+}
+
 /// What came of a message.
-pub(super) enum Pushed {
+pub(super) enum Pushed<R> {
     /// Taken. `woken`: the task to wake once the lock is released; `pause`: the lanes should get their turn, if they share
     /// the thread with the caller.
-    Taken { delivery: DeliveryFuture, woken: Option<Waker>, pause: bool },
+    Taken { receipt: R, woken: Option<Waker>, pause: bool },
     /// The buffer is full.
     Full,
     /// The topic must be looked up first.
@@ -193,7 +210,7 @@ impl Accumulator {
     // ---- Taking messages ---------------------------------------------------------------------------------------
 
     /// Takes a message; `now_ms` is its time if it has none.
-    pub(super) fn push(&mut self, record: &Record<'_>, now_ms: i64) -> Result<Pushed, SendError> {
+    pub(super) fn push<R: Receipt>(&mut self, record: &Record<'_>, now_ms: i64) -> Result<Pushed<R>, SendError> {
         if self.life != Life::Open {
             return Err(SendError::Closed);
         }
@@ -236,7 +253,7 @@ impl Accumulator {
                 return Err(SendError::Invalid { reason: error.to_string() });
             }
         };
-        let delivery = DeliveryFuture::new(open.completion.clone(), offset as u32, index);
+        let receipt = R::of(&open.completion, offset, index);
         let is_full = index + 1 >= self.settings.batch_messages_max || open.builder.bytes() >= set_bytes_max;
         self.buffered_bytes += bytes;
         self.counters.published += 1;
@@ -251,7 +268,7 @@ impl Accumulator {
             None
         };
         let pause = self.is_time_to_pause();
-        Ok(Pushed::Taken { delivery, woken: woken.or(also_woken), pause })
+        Ok(Pushed::Taken { receipt, woken: woken.or(also_woken), pause })
     }
 
     fn is_time_to_pause(&mut self) -> bool {
@@ -263,7 +280,7 @@ impl Accumulator {
     }
 
     /// Takes a whole set: it follows what was taken for its partition before.
-    pub(super) fn push_set(&mut self, set: &PreparedSet) -> Result<Pushed, SendError> {
+    pub(super) fn push_set(&mut self, set: &PreparedSet) -> Result<Pushed<DeliveryFuture>, SendError> {
         if self.life != Life::Open {
             return Err(SendError::Closed);
         }
@@ -297,7 +314,7 @@ impl Accumulator {
         let woken = before.or_else(|| self.list(partition));
         self.closed_since_pause += bytes + PAUSE_SET_COST;
         let pause = self.is_time_to_pause();
-        Ok(Pushed::Taken { delivery: DeliveryFuture::new(completion, 0, 0), woken, pause })
+        Ok(Pushed::Taken { receipt: DeliveryFuture::new(completion, 0, 0), woken, pause })
     }
 
     /// A compressed set is one message, so that limit holds too.

@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 
 use corelane_proto::codec::Codec;
 
-use accumulator::{Life, Pushed};
+use accumulator::{Life, Pushed, Receipt};
 use shared::Shared;
 
 pub use builder::ProducerBuilder;
@@ -171,13 +171,19 @@ impl Producer {
     /// # async fn example(producer: corelane_client::Producer) -> Result<(), Box<dyn std::error::Error>> {
     /// use corelane_client::Record;
     /// for line in ["one", "two", "three"] {
-    ///     drop(producer.send(Record::to("lines").value(line.as_bytes())).await?);
+    ///     producer.post(Record::to("lines").value(line.as_bytes())).await?;
     /// }
     /// let report = producer.flush(std::time::Duration::from_secs(10)).await;
     /// assert!(report.is_complete());
     /// # Ok(()) }
     /// ```
     pub async fn send(&self, record: Record<'_>) -> Result<DeliveryFuture, SendError> {
+        self.take(record.topic, || self.push(&record)).await
+    }
+
+    /// Takes a message like [`Producer::send`], for callers that do not ask for the fate of each: [`Producer::flush`] tells
+    /// whether all were acknowledged, and [`ProducerBuilder::on_set`] how each set ended.
+    pub async fn post(&self, record: Record<'_>) -> Result<(), SendError> {
         self.take(record.topic, || self.push(&record)).await
     }
 
@@ -203,15 +209,15 @@ impl Producer {
     }
 
     /// Takes what `push` offers; waits while the buffer is full or the topic is being looked up.
-    async fn take(&self, topic: &str, push: impl Fn() -> Result<Push, SendError>) -> Result<DeliveryFuture, SendError> {
+    async fn take<R>(&self, topic: &str, push: impl Fn() -> Result<Push<R>, SendError>) -> Result<R, SendError> {
         let shared = &self.handle.shared;
         loop {
             match push()? {
-                Push::Taken { delivery, pause } => {
+                Push::Taken { receipt, pause } => {
                     if pause {
                         tokio::task::yield_now().await;
                     }
-                    return Ok(delivery);
+                    return Ok(receipt);
                 }
                 Push::UnknownTopic => {
                     self.prepare(topic).await?;
@@ -221,7 +227,7 @@ impl Producer {
                     // Whoever is registered before the second look misses no memory that becomes free after it.
                     space.as_mut().enable();
                     match push()? {
-                        Push::Taken { delivery, .. } => return Ok(delivery),
+                        Push::Taken { receipt, .. } => return Ok(receipt),
                         Push::UnknownTopic => {}
                         Push::Full => space.await,
                     }
@@ -232,8 +238,17 @@ impl Producer {
 
     /// Takes a message if that is possible at once.
     pub fn try_send(&self, record: &Record<'_>) -> Result<DeliveryFuture, TrySendError> {
+        self.try_take(record)
+    }
+
+    /// Takes a message like [`Producer::post`] if that is possible at once.
+    pub fn try_post(&self, record: &Record<'_>) -> Result<(), TrySendError> {
+        self.try_take(record)
+    }
+
+    fn try_take<R: Receipt>(&self, record: &Record<'_>) -> Result<R, TrySendError> {
         match self.push(record)? {
-            Push::Taken { delivery, .. } => Ok(delivery),
+            Push::Taken { receipt, .. } => Ok(receipt),
             Push::Full => Err(TrySendError::Full),
             Push::UnknownTopic => {
                 let (producer, topic) = (self.clone(), record.topic.to_owned());
@@ -243,7 +258,7 @@ impl Producer {
         }
     }
 
-    fn push(&self, record: &Record<'_>) -> Result<Push, SendError> {
+    fn push<R: Receipt>(&self, record: &Record<'_>) -> Result<Push<R>, SendError> {
         let now_ms = if record.timestamp_ms.is_none() { now_ms() } else { 0 };
         let pushed = self.handle.shared.accumulator().push(record, now_ms);
         pushed.map(woken)
@@ -329,20 +344,20 @@ impl Producer {
 }
 
 /// What came of a message.
-enum Push {
-    Taken { delivery: DeliveryFuture, pause: bool },
+enum Push<R> {
+    Taken { receipt: R, pause: bool },
     Full,
     UnknownTopic,
 }
 
 /// Wakes the lane that has to know; the lock must be free by now.
-fn woken(pushed: Pushed) -> Push {
+fn woken<R>(pushed: Pushed<R>) -> Push<R> {
     match pushed {
-        Pushed::Taken { delivery, woken, pause } => {
+        Pushed::Taken { receipt, woken, pause } => {
             if let Some(waker) = woken {
                 waker.wake();
             }
-            Push::Taken { delivery, pause }
+            Push::Taken { receipt, pause }
         }
         Pushed::Full => Push::Full,
         Pushed::UnknownTopic => Push::UnknownTopic,
