@@ -103,6 +103,19 @@ impl Coverage {
         self.parts.iter().any(|part| part.step == Step::Complete)
     }
 
+    /// How many bytes a flush would cover.
+    pub(crate) fn complete_bytes(&self) -> u64 {
+        let mut from = self.covered;
+        let mut bytes = 0;
+        for part in &self.parts {
+            if part.step == Step::Complete {
+                bytes += part.to - from;
+            }
+            from = part.to;
+        }
+        bytes
+    }
+
     /// Whether everything below `to` was written, so that a flush that begins now covers it.
     pub(crate) fn is_written(&self, to: u64) -> bool {
         let mut from = self.covered;

@@ -35,6 +35,11 @@ pub const SEGMENT_BYTES_LIMIT: u64 = 64 * 1024 * MIB;
 pub const ALLOCATE_BYTES_FIRST: u64 = 32 * KIB;
 /// ... until the steps are this large, in bytes. A start reads so much behind the end of a partition.
 pub const ALLOCATE_STEP_BYTES_MAX: u64 = 64 * MIB;
+/// While commits are small, blocks ahead of the end are written with zeros, so many bytes at a time: a commit into blocks that
+/// were written before has no metadata to flush ...
+pub const ZEROS_STEP_BYTES: u64 = 256 * KIB;
+/// ... once fewer than so many bytes of them are left.
+pub const ZEROS_AHEAD_BYTES_MIN: u64 = 128 * KIB;
 /// How long after `NO_SPACE` the next publish makes the disk be asked again.
 pub const NO_SPACE_RETRY: Duration = Duration::from_millis(250);
 /// A message boundary is remembered about once in so many bytes; a seek walks at most so far (or over one set).
@@ -57,6 +62,9 @@ pub const SYNC_WRITE_BYTES_MAX: u64 = 128 * KIB;
 pub const WRITE_BYTES_MIN: u64 = 512 * KIB;
 /// ... and no write is larger than this, in bytes.
 pub const WRITE_BYTES_MAX: u64 = MIB;
+/// While other writes are in flight, a flush waits until it would cover so many bytes: each costs about as much whatever it
+/// covers.
+pub const FLUSH_BYTES_MIN: u64 = MIB;
 /// A topic that is flushed by count alone is flushed after so long at the latest: a publish that waits for its flush, and a
 /// reader, must not wait for messages that may never come.
 pub const FLUSH_INTERVAL_BY_COUNT: Duration = Duration::from_secs(1);
@@ -99,6 +107,7 @@ const _: () = assert!(SYNC_WRITE_BYTES_MAX <= WRITE_BYTES_MIN, "a small commit i
 const _: () = assert!(WRITE_BYTES_MIN <= WRITE_BYTES_MAX, "writes have a range");
 const _: () = assert!(WRITE_BYTES_MIN.is_multiple_of(BLOCK_BYTES as u64), "writes are whole blocks");
 const _: () = assert!(WRITE_BYTES_MAX.is_multiple_of(BLOCK_BYTES as u64), "writes are whole blocks");
+const _: () = assert!(ZEROS_STEP_BYTES.is_multiple_of(BLOCK_BYTES as u64), "zeros are whole blocks");
 const _: () = assert!(ALLOCATE_BYTES_FIRST.is_multiple_of(BLOCK_BYTES as u64), "allocation is whole blocks");
 const _: () = assert!(ALLOCATE_BYTES_FIRST <= ALLOCATE_STEP_BYTES_MAX, "allocation grows");
 const _: () = assert!(ALLOCATE_STEP_BYTES_MAX.is_multiple_of(BLOCK_BYTES as u64), "allocation is whole blocks");

@@ -1,5 +1,6 @@
 //! What to write and when to flush. Pure: the driver asks, then does it.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use crate::config::TopicConfig;
@@ -64,10 +65,22 @@ pub(crate) fn plan_write(now: &Situation<'_>) -> Option<WritePlan> {
     Some(WritePlan { to: now.limit, synchronous: small && coverage.no_flush_is_needed_before() })
 }
 
+/// Which blocks are to be written with zeros now, as bytes from the segment's base: behind those that were written before, and
+/// nowhere near what is being written. `submitted`: up to where data was; `zeroed`: up to where zeros were, or data.
+pub(crate) fn plan_zeros(submitted: u64, zeroed: u64, allocated: u64, tuning: &Tuning) -> Option<Range<u64>> {
+    let from = zeroed.max(ceil_block(submitted));
+    let to = floor_block(allocated).min(from.saturating_add(tuning.zeros_step_bytes));
+    (from - submitted < tuning.zeros_ahead_bytes_min && from < to).then_some(from..to)
+}
+
 /// Whether a flush is to begin now.
 pub(crate) fn plan_flush(now: &Situation<'_>) -> bool {
     let coverage = now.coverage;
     if coverage.is_flushing() || !coverage.has_complete() {
+        return false;
+    }
+    if coverage.in_flight() > 0 && coverage.complete_bytes() < now.tuning.flush_bytes_min {
+        // What is in flight ends soon, and then this is asked again.
         return false;
     }
     let due = now.due.min(now.limit);
@@ -159,6 +172,17 @@ mod tests {
     }
 
     #[test]
+    fn zeros_are_written_in_steps_ahead_of_the_end_and_never_behind_what_is_allocated() {
+        let plan = |submitted, zeroed| plan_zeros(submitted, zeroed, MIB, &TUNING);
+        assert_eq!(plan(5000, 0), Some(8192..8192 + 256 * KIB));
+        assert_eq!(plan(9000, 8192 + 256 * KIB), None, "there are enough");
+        assert_eq!(plan(200 * KIB, 264 * KIB), Some(264 * KIB..520 * KIB));
+        assert_eq!(plan(900 * KIB, 264 * KIB), Some(900 * KIB..MIB), "what streamed in has passed them");
+        assert_eq!(plan(MIB - 10, MIB), None);
+        assert_eq!(plan_zeros(0, 0, 4095, &TUNING), None, "whole blocks");
+    }
+
+    #[test]
     fn a_medium_commit_is_plain_and_flushed() {
         let mut coverage = Coverage::new(0);
         let plan = plan_write(&at(&coverage, 200 * KIB, 200 * KIB)).unwrap();
@@ -167,6 +191,16 @@ mod tests {
         assert!(!plan_flush(&at(&coverage, 200 * KIB, 200 * KIB)));
         coverage.complete(id);
         assert!(plan_flush(&at(&coverage, 200 * KIB, 200 * KIB)));
+    }
+
+    #[test]
+    fn a_flush_beside_writes_waits_until_it_is_worth_it() {
+        let mut coverage = Coverage::new(0);
+        let parts = [MIB / 2, MIB, 2 * MIB].map(|to| coverage.submit(to, false));
+        coverage.complete(parts[0]);
+        assert!(!plan_flush(&at(&coverage, 4 * MIB, 4 * MIB)));
+        coverage.complete(parts[1]);
+        assert!(plan_flush(&at(&coverage, 4 * MIB, 4 * MIB)));
     }
 
     #[test]

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use crate::limits;
 
-/// See the constant of the same name in [`limits`](crate::limits). All bytes are whole blocks but `sync_write_bytes_max` and
-/// `stretch_bytes`.
+/// See the constant of the same name in [`limits`](crate::limits). All bytes are whole blocks but `sync_write_bytes_max`,
+/// `flush_bytes_min`, `zeros_ahead_bytes_min` and `stretch_bytes`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the constants are documented")]
 pub struct Tuning {
@@ -14,8 +14,11 @@ pub struct Tuning {
     pub write_bytes_min: u64,
     pub write_bytes_max: u64,
     pub writes_in_flight_max: usize,
+    pub flush_bytes_min: u64,
     pub allocate_bytes_first: u64,
     pub allocate_step_bytes_max: u64,
+    pub zeros_step_bytes: u64,
+    pub zeros_ahead_bytes_min: u64,
     pub tail_chunk_bytes_max: usize,
     pub walk_bytes: usize,
     pub stretch_bytes: u64,
@@ -33,8 +36,11 @@ impl Default for Tuning {
             write_bytes_min: limits::WRITE_BYTES_MIN,
             write_bytes_max: limits::WRITE_BYTES_MAX,
             writes_in_flight_max: limits::WRITES_IN_FLIGHT_MAX,
+            flush_bytes_min: limits::FLUSH_BYTES_MIN,
             allocate_bytes_first: limits::ALLOCATE_BYTES_FIRST,
             allocate_step_bytes_max: limits::ALLOCATE_STEP_BYTES_MAX,
+            zeros_step_bytes: limits::ZEROS_STEP_BYTES,
+            zeros_ahead_bytes_min: limits::ZEROS_AHEAD_BYTES_MIN,
             tail_chunk_bytes_max: limits::TAIL_CHUNK_BYTES_MAX,
             walk_bytes: limits::WALK_BYTES,
             stretch_bytes: limits::STRETCH_BYTES,

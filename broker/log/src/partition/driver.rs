@@ -3,6 +3,7 @@
 //! operation under way and at most one timer, for the day on which its data expires.
 
 use std::future::{Future, poll_fn};
+use std::ops::Range;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::Poll;
@@ -18,7 +19,7 @@ use crate::env::Env;
 use crate::error::ClosedReason;
 use crate::limits;
 use crate::plan::{
-    FlushWish, Situation, ceil_block, flush_wish, next_allocation, plan_flush, plan_write, wants_allocation,
+    FlushWish, Situation, ceil_block, flush_wish, next_allocation, plan_flush, plan_write, plan_zeros, wants_allocation,
 };
 use crate::retention;
 use crate::segment::Now;
@@ -39,6 +40,7 @@ enum Action<E: Env> {
     Write(Write<E>),
     Flush(EnvFile<E>, Option<u64>),
     Allocate(EnvFile<E>, u64),
+    WriteZeros(EnvFile<E>, u64, Range<u64>),
     Prepare(u64),
     FinishRoll(EnvFile<E>, String),
     Chore(Chore),
@@ -111,6 +113,7 @@ impl<E: Env> Inner<E> {
             Action::Write(write) => Box::pin(inner.write(write)),
             Action::Flush(file, allocated) => Box::pin(inner.flush(file, allocated)),
             Action::Allocate(file, bytes) => Box::pin(inner.allocate(file, bytes)),
+            Action::WriteZeros(file, base, range) => Box::pin(inner.write_zeros(file, base, range)),
             Action::Prepare(bytes) => Box::pin(inner.prepare(bytes)),
             Action::FinishRoll(file, name) => Box::pin(inner.finish_roll(file, name)),
             Action::Chore(chore) => Box::pin(inner.do_chore(chore)),
@@ -156,7 +159,7 @@ impl<E: Env> Inner<E> {
         let situation = Situation {
             coverage: &state.coverage,
             base,
-            limit: data_end.min(state.durable + self.window),
+            limit: data_end.min(state.durable + self.window).min(state.zeroing.unwrap_or(u64::MAX)),
             due: if continuous { state.end } else { state.flush_target },
             continuous,
             tuning: &state.tuning,
@@ -171,12 +174,15 @@ impl<E: Env> Inner<E> {
             let from = state.coverage.submitted();
             let id = state.coverage.submit(plan.to, plan.synchronous);
             let synchronous = plan.synchronous;
+            state.space.commits_are_small = synchronous;
             return Some(Action::Write(Write { id, file, base, from, to: plan.to, synchronous }));
         }
         match state.rolling {
             Rolling::Naming => None,
             Rolling::Old => {
-                let is_quiet = state.coverage.in_flight() == 0 && !state.coverage.is_flushing();
+                // Zeros that are written behind the end would make the file that is cut there longer again.
+                let is_quiet =
+                    state.coverage.in_flight() == 0 && !state.coverage.is_flushing() && state.zeroing.is_none();
                 if state.durable < state.active().base || !is_quiet || state.is_resting(now.monotonic) {
                     return None;
                 }
@@ -192,7 +198,14 @@ impl<E: Env> Inner<E> {
         if state.refuses.is_some() {
             return None;
         }
-        let used = state.end - state.active().base;
+        let (base, used) = (state.active().base, state.end - state.active().base);
+        if state.space.commits_are_small && !state.space.is_busy() && state.zeroing.is_none() {
+            let submitted = state.coverage.submitted() - base;
+            if let Some(zeros) = plan_zeros(submitted, state.space.zeroed, state.space.allocated, &state.tuning) {
+                state.zeroing = Some(base + zeros.start);
+                return Some(Action::WriteZeros(file, base, zeros));
+            }
+        }
         let segment_bytes = state.config.segment_bytes;
         let space = &mut state.space;
         if !space.is_busy() && space.full_at.is_none() {

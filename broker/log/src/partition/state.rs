@@ -57,6 +57,8 @@ pub(super) struct State<E: Env> {
     pub(super) last_arrival_ms: i64,
     /// Why appends are refused.
     pub(super) refuses: Option<ClosedReason>,
+    /// From this position on zeros are being written: no data goes there meanwhile.
+    pub(super) zeroing: Option<u64>,
     /// Why the durable end will not move any more.
     pub(super) frozen: Option<ClosedReason>,
     /// From here on the file that is written was cut off, by somebody else.
@@ -92,6 +94,10 @@ pub(super) struct Space {
     pub(super) full_at: Option<Duration>,
     /// Whether the operator was told.
     pub(super) said_full: bool,
+    /// Up to where blocks were written ahead, with zeros.
+    pub(super) zeroed: u64,
+    /// Whether the last commit was so small that this pays.
+    pub(super) commits_are_small: bool,
 }
 
 impl Space {
@@ -194,6 +200,7 @@ impl<E: Env> State<E> {
             known_dirty: false,
             last_arrival_ms: last_arrival_ms.unwrap_or(i64::MIN),
             refuses,
+            zeroing: None,
             frozen: None,
             cut_at: None,
             ended: None,

@@ -1,6 +1,7 @@
 //! What the driver does to the active segment: write, flush, allocate ahead, go on in the next segment. Each function is
 //! one operation; when it is to happen was decided before (plan.rs, driver.rs).
 
+use std::ops::Range;
 use std::rc::Rc;
 
 use super::state::{NextFile, Rolling, State};
@@ -128,6 +129,26 @@ impl<E: Env> Inner<E> {
         state.space.wanted = 0;
         drop(state);
         self.room.notify();
+    }
+
+    /// Writes zeros ahead of the end of the segment that begins at `base`, into space that it has. They are no data: nobody waits
+    /// for them, and where they cannot be written nothing is lost.
+    pub(super) async fn write_zeros(self: Rc<Self>, file: EnvFile<E>, base: u64, range: Range<u64>) {
+        if let Some(block) = self.shard.try_allocate(BLOCK_BYTES, Purpose::Service) {
+            block.with_spare(0..BLOCK_BYTES, |bytes| bytes.fill(0));
+            block.fill_to(BLOCK_BYTES);
+            let blocks = (range.end - range.start) as usize / BLOCK_BYTES;
+            let parts = std::iter::repeat_n(block.slice(0..BLOCK_BYTES), blocks).collect();
+            if let Err(error) = file.write(parts, range.start, false).await {
+                tracing::debug!(partition = %self.label, %error, "zeros ahead of the end were not written");
+            }
+        }
+        let mut state = self.state.borrow_mut();
+        state.zeroing = None;
+        if state.active().base == base {
+            // As if they had been: the next ones are tried further on.
+            state.space.zeroed = range.end;
+        }
     }
 
     /// Makes the next segment's file ahead, with `bytes` allocated, under a name that is not part of the log.
