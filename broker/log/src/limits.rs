@@ -35,8 +35,10 @@ pub const SEGMENT_BYTES_LIMIT: u64 = 64 * 1024 * MIB;
 pub const ALLOCATE_BYTES_FIRST: u64 = 32 * KIB;
 /// ... until the steps are this large, in bytes. A start reads so much behind the end of a partition.
 pub const ALLOCATE_STEP_BYTES_MAX: u64 = 64 * MIB;
-/// While commits are small, blocks ahead of the end are written with zeros, so many bytes at a time: a commit into blocks that
-/// were written before has no metadata to flush ...
+/// While commits are no larger than this, in bytes, blocks ahead of the end are written with zeros: a commit into blocks that
+/// were written before has no metadata to flush. For larger ones that would cost as much as it gains ...
+pub const ZEROS_COMMIT_BYTES_MAX: u64 = 16 * KIB;
+/// ... so many bytes at a time ...
 pub const ZEROS_STEP_BYTES: u64 = 256 * KIB;
 /// ... once fewer than so many bytes of them are left.
 pub const ZEROS_AHEAD_BYTES_MIN: u64 = 128 * KIB;

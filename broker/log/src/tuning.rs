@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::limits;
 
 /// See the constant of the same name in [`limits`](crate::limits). All bytes are whole blocks but `sync_write_bytes_max`,
-/// `flush_bytes_min`, `zeros_ahead_bytes_min` and `stretch_bytes`.
+/// `flush_bytes_min`, `zeros_commit_bytes_max`, `zeros_ahead_bytes_min` and `stretch_bytes`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the constants are documented")]
 pub struct Tuning {
@@ -17,6 +17,7 @@ pub struct Tuning {
     pub flush_bytes_min: u64,
     pub allocate_bytes_first: u64,
     pub allocate_step_bytes_max: u64,
+    pub zeros_commit_bytes_max: u64,
     pub zeros_step_bytes: u64,
     pub zeros_ahead_bytes_min: u64,
     pub tail_chunk_bytes_max: usize,
@@ -39,6 +40,7 @@ impl Default for Tuning {
             flush_bytes_min: limits::FLUSH_BYTES_MIN,
             allocate_bytes_first: limits::ALLOCATE_BYTES_FIRST,
             allocate_step_bytes_max: limits::ALLOCATE_STEP_BYTES_MAX,
+            zeros_commit_bytes_max: limits::ZEROS_COMMIT_BYTES_MAX,
             zeros_step_bytes: limits::ZEROS_STEP_BYTES,
             zeros_ahead_bytes_min: limits::ZEROS_AHEAD_BYTES_MIN,
             tail_chunk_bytes_max: limits::TAIL_CHUNK_BYTES_MAX,

@@ -174,7 +174,7 @@ impl<E: Env> Inner<E> {
             let from = state.coverage.submitted();
             let id = state.coverage.submit(plan.to, plan.synchronous);
             let synchronous = plan.synchronous;
-            state.space.commits_are_small = synchronous;
+            state.space.commits_are_small = synchronous && plan.to - from <= state.tuning.zeros_commit_bytes_max;
             return Some(Action::Write(Write { id, file, base, from, to: plan.to, synchronous }));
         }
         match state.rolling {
