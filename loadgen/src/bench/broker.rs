@@ -14,6 +14,7 @@ use crate::cores::Cores;
 pub(crate) struct Broker {
     child: Child,
     pub(crate) address: String,
+    begun: Instant,
     /// From the start of the process to its ready line.
     pub(crate) start: Duration,
 }
@@ -41,7 +42,7 @@ impl Broker {
         let start = begun.elapsed();
         let address = line.split_whitespace().find_map(|word| word.strip_prefix("listen=")).map(str::to_owned);
         if let (Ok(_), Some(address)) = (read, address) {
-            return Ok(Self { child, address, start });
+            return Ok(Self { child, address, begun, start });
         }
         let _ = child.kill();
         let _ = child.wait();
@@ -56,6 +57,21 @@ impl Broker {
         let fields: Vec<&str> = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace().collect();
         let ticks = |at: usize| fields.get(at).and_then(|field| field.parse::<f64>().ok()).unwrap_or(0.0);
         (ticks(11) + ticks(12)) / rustix::param::clock_ticks_per_second() as f64
+    }
+
+    /// The time since its process was started.
+    pub(crate) fn age(&self) -> Duration {
+        self.begun.elapsed()
+    }
+
+    /// How long its threads have run so far, in seconds: finer than their CPU-seconds, which are counted in ticks.
+    pub(crate) fn ran_s(&self) -> f64 {
+        let threads = fs::read_dir(format!("/proc/{}/task", self.child.id())).into_iter().flatten().flatten();
+        let ran_ns = threads.filter_map(|thread| {
+            let stat = fs::read_to_string(thread.path().join("schedstat")).ok()?;
+            stat.split_whitespace().next()?.parse::<f64>().ok()
+        });
+        ran_ns.sum::<f64>() / 1e9
     }
 
     /// Bytes that it has read from the disk.

@@ -34,10 +34,10 @@ impl Consumed {
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 
-fn on_runtime<T>(work: impl Future<Output = Outcome<T>>) -> Result<T, String> {
+pub(crate) fn on_runtime<T>(work: impl Future<Output = Outcome<T>>) -> Result<T, String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let outcome = runtime.map_err(|error| error.to_string())?.block_on(work);
-    outcome.map_err(|error| format!("a consumer of the bench: {error}"))
+    outcome.map_err(|error| format!("a client of the bench: {error}"))
 }
 
 /// Everything that the topic has, through the client's iterator: every CRC is checked, every value is looked at.

@@ -13,6 +13,7 @@ mod broker;
 mod consume;
 mod cores;
 mod fio;
+mod first;
 mod instructions;
 mod load;
 #[path = "../machine.rs"]

@@ -2,12 +2,15 @@
 
 use std::fs::File;
 use std::path::PathBuf;
+use std::thread;
+use std::time::Duration;
 
 use rustix::fs::{Advice, fadvise};
 
 use crate::book::Book;
 use crate::broker::{Broker, files_below};
 use crate::consume;
+use crate::first;
 use crate::load::{self, Load, MESSAGE_BYTES};
 use crate::rounds::Bench;
 
@@ -49,6 +52,10 @@ pub(crate) const ROWS: &[Row] = &[
 const ARENA_BYTES: u64 = 64 << 20;
 /// Sets of 50 under way of one connection: 16 MiB, the broker's write window.
 const WINDOW_50: &str = "--in-flight 1500";
+/// When what a load leaves to be done is done, summaries and the like.
+const SETTLED_AFTER: Duration = Duration::from_secs(1);
+/// How long a broker is watched that has nothing to do.
+const IDLE: Duration = Duration::from_secs(3);
 /// What is asked of history, in CPU-seconds for a GB.
 const FETCH_CPU_PER_GB: f64 = 0.20;
 /// Said when a bare sender cannot do it either.
@@ -248,8 +255,12 @@ fn with_cpu<T>(broker: &Broker, work: impl FnOnce() -> Result<T, String>) -> Res
 }
 
 fn start_empty(bench: &Bench, book: &mut Book) -> Result<(), String> {
-    let start = bench.on_empty(|broker| Ok(broker.start))?;
-    book.note("start.empty", start.as_secs_f64() * 1e3);
+    let (ready, acknowledged) = bench.on_empty(|broker| {
+        first::publish(&broker.address)?;
+        Ok((broker.start, broker.age()))
+    })?;
+    book.note("start.empty", ready.as_secs_f64() * 1e3);
+    book.note("start.first", acknowledged.as_secs_f64() * 1e3);
     Ok(())
 }
 
@@ -269,6 +280,10 @@ fn memory(bench: &Bench, book: &mut Book) -> Result<(), String> {
         book.note("memory.idle", idle);
         bench.load(broker, "both --duration 2s --set 50 --create-partitions 8 --connections 8")?;
         book.note("memory.busy", broker.memory_mb().1 - broker.arena_mb(ARENA_BYTES));
+        thread::sleep(SETTLED_AFTER);
+        let before = broker.ran_s();
+        thread::sleep(IDLE);
+        book.note("idle.cpu", (broker.ran_s() - before) / IDLE.as_secs_f64() * 100.0);
         Ok(())
     })
 }
