@@ -256,7 +256,7 @@ impl<E: Env> Partition<E> {
 
     /// Whether the disk had no room for it when it last asked: publishes wait, or are refused.
     pub fn lacks_space(&self) -> bool {
-        self.inner.state.borrow().space.said_full
+        self.inner.state.borrow().space.was_refused
     }
 
     /// What the checkpoint is to say about it now.

@@ -92,8 +92,8 @@ pub(super) struct Space {
     pub(super) wanted: u64,
     /// When the disk was last found full.
     pub(super) full_at: Option<Duration>,
-    /// Whether the operator was told.
-    pub(super) said_full: bool,
+    /// The disk had none when it was last asked, which the operator was told.
+    pub(super) was_refused: bool,
     /// Up to where blocks were written ahead, with zeros.
     pub(super) zeroed: u64,
     /// Whether the last commit was so small that this pays.

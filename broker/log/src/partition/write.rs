@@ -112,7 +112,7 @@ impl<E: Env> Inner<E> {
 
     /// The disk gave room.
     fn has_space(&self, state: &mut State<E>) {
-        if std::mem::take(&mut state.space.said_full) {
+        if std::mem::take(&mut state.space.was_refused) {
             tracing::info!(partition = %self.label, "there is space on the disk again");
         }
     }
@@ -121,10 +121,10 @@ impl<E: Env> Inner<E> {
     fn is_full(&self) {
         let now = self.shard.env().monotonic();
         let mut state = self.state.borrow_mut();
-        if !state.space.said_full {
+        if !state.space.was_refused {
             tracing::warn!(partition = %self.label, "no space on the disk: publishing goes on when there is room");
         }
-        state.space.said_full = true;
+        state.space.was_refused = true;
         state.space.full_at = Some(now);
         state.space.wanted = 0;
         drop(state);
