@@ -42,7 +42,7 @@ pub use group::{
     GroupPartition, GroupStart, GroupSummary, NewPosition, PartitionOfGroup,
 };
 pub use producer::{
-    Acks, Compression, Delivered, DeliveryError, DeliveryFuture, FlushReport, PartitionChoice, Partitioner,
+    Acks, Compression, Delivered, DeliveryError, DeliveryFuture, FlushReport, PartitionChoice, Partitioner, Posting,
     PreparedSet, Producer, ProducerBuilder, ProducerStats, Record, SendError, SetReport, TrySendError, murmur2,
     partition_for_key,
 };

@@ -250,6 +250,39 @@ async fn a_full_buffer_makes_send_wait_and_try_send_say_so() {
 }
 
 #[tokio::test]
+async fn many_are_posted_at_once_as_far_as_there_is_room_and_keep_their_order() {
+    let broker = FakeBroker::start().await;
+    broker.topic("t", 1);
+    let client = broker.client().await;
+    let producer = client.producer().buffer_bytes(4_000).batch_messages_max(7).build().unwrap();
+    let mut next = 0;
+    let mut post = || {
+        producer.post_many(|posting| {
+            while next < 1_000 {
+                posting.try_post(&Record::to("t").value(format!("{next:06}").as_bytes()))?;
+                next += 1;
+            }
+            Ok(())
+        })
+    };
+    assert!(matches!(post(), Err(TrySendError::NotReady)), "the topic is not known");
+    let (mut not_ready, mut full) = (0, 0);
+    while let Err(error) = post() {
+        match error {
+            TrySendError::NotReady => not_ready += 1,
+            TrySendError::Full => full += 1,
+            error => panic!("{error}"),
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    assert!(full > 0, "it was not ready {not_ready} times and never full");
+    let report = producer.close(LONG).await;
+    assert!(report.is_complete() && report.published == 1_000, "{report:?}");
+    let expected: Vec<_> = (0..1_000).map(|index| format!("{index:06}")).collect();
+    assert_eq!(broker.values("t", 0), expected);
+}
+
+#[tokio::test]
 async fn what_cannot_be_delivered_in_time_fails_and_says_why() {
     let broker = FakeBroker::start().await;
     broker.topic("t", 1);

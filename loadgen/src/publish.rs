@@ -191,49 +191,57 @@ impl Publisher {
         let due = due.unwrap_or(now).min(now);
         let published_us = now_us - (now - due).as_micros() as u64;
         lock(&self.ledger).hand_over(number, *sequence..end, due, now);
+        let (run, connection) = (self.run.id, self.connection);
+        let header = |sequence| Header { run, connection, sequence, published_us };
         let mut bytes = 0;
         while *sequence < end {
-            let header = Header { run: self.run.id, connection: self.connection, sequence: *sequence, published_us };
-            let key = picker.key(own_lane);
-            let size_bytes = self.run.sizes.get(salt, *sequence);
-            bytes += size_bytes;
-            let key = key.as_ref().map(<[u8; KEY_BYTES]>::as_slice);
-            match self.hand_over(number, &header, lane.place, key, size_bytes).await {
-                Ok(()) => *sequence += 1,
-                Err(end) => {
-                    lock(&self.ledger).cut(number, *sequence);
-                    return Err(end);
+            let (run, topics) = (&self.run, &*self.run.topics);
+            // How they end is settled in the ledger, for the whole set.
+            let posted = self.producer.post_many(|posting| {
+                let mut payload = run.payload.borrow_mut();
+                while *sequence < end {
+                    let (header, key) = (header(*sequence), picker.key(own_lane));
+                    let size_bytes = run.sizes.get(salt, *sequence);
+                    let key = key.as_ref().map(<[u8; KEY_BYTES]>::as_slice);
+                    let value = payload.write(&header, lane.place, key, size_bytes);
+                    posting.try_post(&record(topics, number, &header, key, value))?;
+                    *sequence += 1;
+                    bytes += size_bytes;
                 }
+                Ok(())
+            });
+            let handed_over = match posted {
+                Ok(()) => break,
+                Err(TrySendError::Rejected(error)) => Err(refused(&error)),
+                Err(_full) => {
+                    let (header, key) = (header(*sequence), picker.key(own_lane));
+                    let size_bytes = self.run.sizes.get(salt, *sequence);
+                    bytes += size_bytes;
+                    self.hand_over_waiting(number, &header, lane.place, key, size_bytes).await
+                }
+            };
+            if let Err(end) = handed_over {
+                lock(&self.ledger).cut(number, *sequence);
+                return Err(end);
             }
+            *sequence += 1;
         }
         Ok(bytes)
     }
 
-    /// Hands a message to the producer.
-    async fn hand_over(
+    /// Hands a message to the producer, as a copy: the text that values are cut from is everybody's, and it has to wait.
+    async fn hand_over_waiting(
         &mut self,
         lane: u32,
         header: &Header,
         place: u64,
-        key: Option<&[u8]>,
+        key: Option<[u8; KEY_BYTES]>,
         size_bytes: usize,
     ) -> Result<(), End> {
-        let topics = &*self.run.topics;
-        {
-            let mut payload = self.run.payload.borrow_mut();
-            let value = payload.write(header, place, key, size_bytes);
-            // How it ended is settled in the ledger, for the whole set.
-            match self.producer.try_post(&record(topics, lane, header, key, value)) {
-                Ok(()) => return Ok(()),
-                Err(TrySendError::Rejected(error)) => return Err(refused(&error)),
-                // The text that values are cut from is everybody's: what has to wait waits as a copy.
-                Err(_full) => {
-                    self.waiting.clear();
-                    self.waiting.extend_from_slice(value);
-                }
-            }
-        }
-        let sending = self.producer.post(record(topics, lane, header, key, &self.waiting));
+        let key = key.as_ref().map(<[u8; KEY_BYTES]>::as_slice);
+        self.waiting.clear();
+        self.waiting.extend_from_slice(self.run.payload.borrow_mut().write(header, place, key, size_bytes));
+        let sending = self.producer.post(record(&self.run.topics, lane, header, key, &self.waiting));
         tokio::select! {
             sent = sending => sent.map_err(|error| refused(&error)),
             _ = self.run.stop.wait_for(|stop| *stop) => Err(End::Stopped),

@@ -12,6 +12,7 @@ mod keeper;
 mod lane;
 mod outgoing;
 mod partitioner;
+mod posting;
 mod prepared;
 mod record;
 mod shared;
@@ -29,6 +30,7 @@ pub use builder::ProducerBuilder;
 pub use delivery::{Delivered, DeliveryFuture};
 pub use error::{DeliveryError, SendError, TrySendError};
 pub use partitioner::{PartitionChoice, Partitioner, murmur2, partition_for_key};
+pub use posting::Posting;
 pub use prepared::PreparedSet;
 pub use record::Record;
 
@@ -251,15 +253,19 @@ impl Producer {
             Push::Taken { receipt, .. } => Ok(receipt),
             Push::Full => Err(TrySendError::Full),
             Push::UnknownTopic => {
-                let (producer, topic) = (self.clone(), record.topic.to_owned());
-                self.handle.shared.runtime().spawn(async move { producer.prepare(&topic).await });
+                self.prepare_beside(record.topic.to_owned());
                 Err(TrySendError::NotReady)
             }
         }
     }
 
+    fn prepare_beside(&self, topic: String) {
+        let producer = self.clone();
+        self.handle.shared.runtime().spawn(async move { producer.prepare(&topic).await });
+    }
+
     fn push<R: Receipt>(&self, record: &Record<'_>) -> Result<Push<R>, SendError> {
-        let now_ms = if record.timestamp_ms.is_none() { now_ms() } else { 0 };
+        let now_ms = now_if_needed(record);
         let pushed = self.handle.shared.accumulator().push(record, now_ms);
         pushed.map(woken)
     }
@@ -362,6 +368,11 @@ fn woken<R>(pushed: Pushed<R>) -> Push<R> {
         Pushed::Full => Push::Full,
         Pushed::UnknownTopic => Push::UnknownTopic,
     }
+}
+
+/// The time that a message gets that has none.
+fn now_if_needed(record: &Record<'_>) -> i64 {
+    if record.timestamp_ms.is_none() { now_ms() } else { 0 }
 }
 
 fn now_ms() -> i64 {
