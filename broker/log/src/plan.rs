@@ -66,10 +66,11 @@ pub(crate) fn plan_write(now: &Situation<'_>) -> Option<WritePlan> {
 }
 
 /// Which blocks are to be written with zeros now, as bytes from the segment's base: behind those that were written before, and
-/// nowhere near what is being written. `submitted`: up to where data was; `zeroed`: up to where zeros were, or data.
+/// nowhere near what is being written. `submitted`: up to where data was; `zeroed`: up to where zeros were, or data. The last
+/// block that is allocated gets none: zeros in a file that somebody cut short would hide that it was.
 pub(crate) fn plan_zeros(submitted: u64, zeroed: u64, allocated: u64, tuning: &Tuning) -> Option<Range<u64>> {
     let from = zeroed.max(ceil_block(submitted));
-    let to = floor_block(allocated).min(from.saturating_add(tuning.zeros_step_bytes));
+    let to = floor_block(allocated).saturating_sub(BLOCK).min(from.saturating_add(tuning.zeros_step_bytes));
     (from - submitted < tuning.zeros_ahead_bytes_min && from < to).then_some(from..to)
 }
 
@@ -177,9 +178,9 @@ mod tests {
         assert_eq!(plan(5000, 0), Some(8192..8192 + 256 * KIB));
         assert_eq!(plan(9000, 8192 + 256 * KIB), None, "there are enough");
         assert_eq!(plan(200 * KIB, 264 * KIB), Some(264 * KIB..520 * KIB));
-        assert_eq!(plan(900 * KIB, 264 * KIB), Some(900 * KIB..MIB), "what streamed in has passed them");
+        assert_eq!(plan(900 * KIB, 264 * KIB), Some(900 * KIB..MIB - BLOCK), "what streamed in has passed them");
         assert_eq!(plan(MIB - 10, MIB), None);
-        assert_eq!(plan_zeros(0, 0, 4095, &TUNING), None, "whole blocks");
+        assert_eq!(plan_zeros(0, 0, 2 * BLOCK - 1, &TUNING), None, "whole blocks, and not the last one");
     }
 
     #[test]
