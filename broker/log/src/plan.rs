@@ -32,6 +32,8 @@ pub(crate) struct Situation<'a> {
     pub(crate) due: u64,
     /// Whether each flush begins as soon as anything waits for it.
     pub(crate) continuous: bool,
+    /// Whether somebody waits for memory, perhaps a write that counts as in flight.
+    pub(crate) memory_is_awaited: bool,
     pub(crate) tuning: &'a Tuning,
 }
 
@@ -69,9 +71,10 @@ pub(crate) fn plan_write(now: &Situation<'_>) -> Option<WritePlan> {
 /// nowhere near what is being written. `submitted`: up to where data was; `zeroed`: up to where zeros were, or data. The last
 /// block that is allocated gets none: zeros in a file that somebody cut short would hide that it was.
 pub(crate) fn plan_zeros(submitted: u64, zeroed: u64, allocated: u64, tuning: &Tuning) -> Option<Range<u64>> {
-    let from = zeroed.max(ceil_block(submitted));
+    // Where there are none yet they begin further on, so that the next commits need not wait for them.
+    let from = if zeroed > submitted { zeroed } else { ceil_block(submitted + tuning.zeros_ahead_bytes_min / 2) };
     let to = floor_block(allocated).saturating_sub(BLOCK).min(from.saturating_add(tuning.zeros_step_bytes));
-    (from - submitted < tuning.zeros_ahead_bytes_min && from < to).then_some(from..to)
+    (zeroed < submitted + tuning.zeros_ahead_bytes_min && from < to).then_some(from..to)
 }
 
 /// Whether a flush is to begin now.
@@ -80,8 +83,9 @@ pub(crate) fn plan_flush(now: &Situation<'_>) -> bool {
     if coverage.is_flushing() || !coverage.has_complete() {
         return false;
     }
-    if coverage.in_flight() > 0 && coverage.complete_bytes() < now.tuning.flush_bytes_min {
-        // What is in flight ends soon, and then this is asked again.
+    let is_worth_it = coverage.in_flight() == 0 || coverage.complete_bytes() >= now.tuning.flush_bytes_min;
+    if !is_worth_it && !now.memory_is_awaited {
+        // When what is in flight has ended this is asked again; only for memory it may wait long, which a flush can free.
         return false;
     }
     let due = now.due.min(now.limit);
@@ -136,7 +140,7 @@ mod tests {
     static TUNING: std::sync::LazyLock<Tuning> = std::sync::LazyLock::new(Tuning::default);
 
     fn at(coverage: &Coverage, limit: u64, due: u64) -> Situation<'_> {
-        Situation { coverage, base: 0, limit, due, continuous: true, tuning: &TUNING }
+        Situation { coverage, base: 0, limit, due, continuous: true, memory_is_awaited: false, tuning: &TUNING }
     }
 
     #[test]
@@ -175,11 +179,11 @@ mod tests {
     #[test]
     fn zeros_are_written_in_steps_ahead_of_the_end_and_never_behind_what_is_allocated() {
         let plan = |submitted, zeroed| plan_zeros(submitted, zeroed, MIB, &TUNING);
-        assert_eq!(plan(5000, 0), Some(8192..8192 + 256 * KIB));
-        assert_eq!(plan(9000, 8192 + 256 * KIB), None, "there are enough");
+        assert_eq!(plan(5000, 0), Some(72 * KIB..328 * KIB));
+        assert_eq!(plan(9000, 328 * KIB), None, "there are enough");
         assert_eq!(plan(200 * KIB, 264 * KIB), Some(264 * KIB..520 * KIB));
-        assert_eq!(plan(900 * KIB, 264 * KIB), Some(900 * KIB..MIB - BLOCK), "what streamed in has passed them");
-        assert_eq!(plan(MIB - 10, MIB), None);
+        assert_eq!(plan(900 * KIB, 264 * KIB), Some(964 * KIB..MIB - BLOCK), "what streamed in has passed them");
+        assert_eq!(plan(1000 * KIB, 264 * KIB), None, "there is no room for any");
         assert_eq!(plan_zeros(0, 0, 2 * BLOCK - 1, &TUNING), None, "whole blocks, and not the last one");
     }
 
@@ -200,6 +204,7 @@ mod tests {
         let parts = [MIB / 2, MIB, 2 * MIB].map(|to| coverage.submit(to, false));
         coverage.complete(parts[0]);
         assert!(!plan_flush(&at(&coverage, 4 * MIB, 4 * MIB)));
+        assert!(plan_flush(&Situation { memory_is_awaited: true, ..at(&coverage, 4 * MIB, 4 * MIB) }));
         coverage.complete(parts[1]);
         assert!(plan_flush(&at(&coverage, 4 * MIB, 4 * MIB)));
     }
@@ -207,9 +212,7 @@ mod tests {
     #[test]
     fn a_lazy_topic_is_flushed_once_all_that_is_due_is_written() {
         let mut coverage = Coverage::new(0);
-        let lazy = |coverage: &Coverage, due| {
-            plan_flush(&Situation { coverage, base: 0, limit: MIB, due, continuous: false, tuning: &TUNING })
-        };
+        let lazy = |coverage: &Coverage, due| plan_flush(&Situation { continuous: false, ..at(coverage, MIB, due) });
         let first = coverage.submit(MIB / 2, false);
         let second = coverage.submit(MIB, false);
         coverage.complete(first);

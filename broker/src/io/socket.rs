@@ -128,7 +128,7 @@ impl Socket {
         options.set_tcp_user_timeout(Some(peer_timeout))?;
         options.set_tcp_notsent_lowat(limits::SEND_BUFFERED_BYTES_MAX as u32)?;
         if socket.is_peer_local() {
-            // The kernel has it everywhere and lets everyone choose it; without it nothing is lost but the gain.
+            // Where somebody forbids it nothing is lost but the gain.
             let _ = options.set_tcp_congestion(UNPACED);
         }
         Ok(socket)

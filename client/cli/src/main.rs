@@ -10,6 +10,7 @@ use crate::args::{Cli, Command};
 use crate::error::CliError;
 
 mod args;
+mod begin;
 mod broker;
 mod cluster;
 mod consume;

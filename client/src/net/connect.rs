@@ -9,16 +9,11 @@ use bytes::BytesMut;
 use corelane_proto::frame::{self, FrameHeader, HEADER_BYTES, Method, PROTOCOL_VERSION, Status};
 use corelane_proto::pb;
 use prost::Message;
-use socket2::SockRef;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use crate::error::{ConnectCause, ConnectError};
 use crate::net::refusal;
-
-/// How what is sent to a broker on this machine keeps to what the network bears: by its window alone. Where the system's
-/// choice is one that paces (BBR), a timer for every burst costs a fifth of the broker's core.
-const UNPACED: &[u8] = b"reno";
 
 /// An answer to the greeting is small; what claims to be larger is not from a broker.
 const HELLO_RESPONSE_BYTES_MAX: u32 = 64 << 10;
@@ -95,10 +90,8 @@ async fn open(address: &str) -> Result<TcpStream, ConnectCause> {
         match TcpStream::connect(socket_address).await {
             Ok(stream) => {
                 stream.set_nodelay(true).map_err(io_cause)?;
-                if is_local(&stream) {
-                    // The kernel has it everywhere and lets everyone choose it; without it nothing is lost but the gain.
-                    let _ = SockRef::from(&stream).set_tcp_congestion(UNPACED);
-                }
+                #[cfg(target_os = "linux")]
+                super::local::pace_nothing(&stream);
                 return Ok(stream);
             }
             Err(error) => last = Some(error),
@@ -108,14 +101,6 @@ async fn open(address: &str) -> Result<TcpStream, ConnectCause> {
         Some(error) => io_cause(error),
         None => ConnectCause::UnknownName(Arc::new(io::Error::new(io::ErrorKind::NotFound, "it has no address"))),
     })
-}
-
-/// Whether the other side is on this machine, as far as its address tells.
-fn is_local(stream: &TcpStream) -> bool {
-    match (stream.peer_addr(), stream.local_addr()) {
-        (Ok(peer), Ok(local)) => peer.ip().to_canonical().is_loopback() || peer.ip() == local.ip(),
-        _ => false,
-    }
 }
 
 async fn read_hello(stream: &mut TcpStream) -> Result<pb::HelloResponse, ConnectCause> {
@@ -152,18 +137,4 @@ fn not_corelane(received: &[u8]) -> ConnectCause {
 
 fn io_cause(error: io::Error) -> ConnectCause {
     ConnectCause::Io(Arc::new(error))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test]
-    async fn what_is_sent_to_this_machine_is_not_paced() {
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap().to_string();
-        let stream = open(&address).await.unwrap();
-        let chosen = SockRef::from(&stream).tcp_congestion().unwrap();
-        assert!(chosen.starts_with(UNPACED), "it is {}", String::from_utf8_lossy(&chosen));
-    }
 }

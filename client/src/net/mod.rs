@@ -6,4 +6,6 @@ pub(crate) mod backoff;
 pub(crate) mod calls;
 pub(crate) mod connect;
 pub(crate) mod incoming;
+#[cfg(target_os = "linux")]
+mod local;
 pub(crate) mod refusal;

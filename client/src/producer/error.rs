@@ -53,7 +53,7 @@ impl SendError {
     }
 }
 
-/// Why [`Producer::try_send`](crate::Producer::try_send) did not take a message.
+/// Why [`Producer::try_send`](crate::Producer::try_send), `try_post` or `post_many` did not take a message.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum TrySendError {

@@ -173,7 +173,7 @@ impl Producer {
     /// # async fn example(producer: corelane_client::Producer) -> Result<(), Box<dyn std::error::Error>> {
     /// use corelane_client::Record;
     /// for line in ["one", "two", "three"] {
-    ///     producer.post(Record::to("lines").value(line.as_bytes())).await?;
+    ///     drop(producer.send(Record::to("lines").value(line.as_bytes())).await?);
     /// }
     /// let report = producer.flush(std::time::Duration::from_secs(10)).await;
     /// assert!(report.is_complete());
@@ -184,7 +184,18 @@ impl Producer {
     }
 
     /// Takes a message like [`Producer::send`], for callers that do not ask for the fate of each: [`Producer::flush`] tells
-    /// whether all were acknowledged, and [`ProducerBuilder::on_set`] how each set ended.
+    /// whether all were acknowledged, and [`ProducerBuilder::on_set`] how each set ended. Safe to cancel, as `send` is.
+    ///
+    /// ```no_run
+    /// # async fn example(producer: corelane_client::Producer) -> Result<(), Box<dyn std::error::Error>> {
+    /// use corelane_client::Record;
+    /// for line in ["one", "two", "three"] {
+    ///     producer.post(Record::to("lines").value(line.as_bytes())).await?;
+    /// }
+    /// let report = producer.flush(std::time::Duration::from_secs(10)).await;
+    /// assert!(report.is_complete());
+    /// # Ok(()) }
+    /// ```
     pub async fn post(&self, record: Record<'_>) -> Result<(), SendError> {
         self.take(record.topic, || self.push(&record)).await
     }
@@ -270,7 +281,7 @@ impl Producer {
         pushed.map(woken)
     }
 
-    /// Looks a topic up, so that [`Producer::try_send`] knows it. Returns how many partitions it has.
+    /// Looks a topic up, so that [`Producer::try_send`] and its kin know it. Returns how many partitions it has.
     pub async fn prepare(&self, topic: &str) -> Result<u32, SendError> {
         let shared = &self.handle.shared;
         if let Some(partitions) = shared.accumulator().has_topic(topic) {

@@ -7,9 +7,11 @@ use serde_json::Value;
 
 use crate::cores::Cores;
 
-/// Space that is allocated for writing: more than is written, since blocks that were written before are faster, and a log
-/// has none.
+/// Space that is allocated for writing: more than is written, since blocks that were written before are faster, and a stream
+/// of large sets finds none.
 const ALLOCATED_BYTES: u64 = 8 << 30;
+/// What small commits go into, again and again: written before, as what is ahead of a log's small commits.
+const COMMITTED_BYTES: u64 = 64 << 20;
 /// What is read is a multiple of this.
 const BLOCK_BYTES: u64 = 512 << 10;
 
@@ -35,11 +37,11 @@ pub(crate) fn disk_read(cores: &Cores, directory: &Path, seconds: u32, written: 
     mb_per_s(&report, "read")
 }
 
-/// One write of 4 KiB after the other into allocated space, each flushed.
+/// One write of 4 KiB after the other into blocks that were written before, each flushed.
 pub(crate) fn commit(cores: &Cores, directory: &Path, seconds: u32) -> Result<Commit, String> {
     let _ = std::fs::remove_file(directory.join("fio"));
-    let report =
-        run(cores, directory, seconds, ALLOCATED_BYTES, &["--rw=write", "--bs=4k", "--iodepth=1", "--fdatasync=1"])?;
+    let args = ["--rw=write", "--bs=4k", "--iodepth=1", "--fdatasync=1", "--overwrite=1"];
+    let report = run(cores, directory, seconds, COMMITTED_BYTES, &args)?;
     let _ = std::fs::remove_file(directory.join("fio"));
     let job = &report["jobs"][0];
     let at = |percentile: &str| -> Result<f64, String> {

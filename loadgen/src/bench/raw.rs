@@ -67,7 +67,7 @@ fn pair() -> io::Result<(TcpStream, TcpStream)> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let one = connect(listener.local_addr()?)?;
     let (other, _) = listener.accept()?;
-    set_tcp_congestion(&other, UNPACED)?;
+    let _ = set_tcp_congestion(&other, UNPACED);
     Ok((one, other))
 }
 
@@ -75,7 +75,8 @@ fn pair() -> io::Result<(TcpStream, TcpStream)> {
 pub(crate) fn connect(address: impl ToSocketAddrs) -> io::Result<TcpStream> {
     let socket = TcpStream::connect(address)?;
     socket.set_nodelay(true)?;
-    set_tcp_congestion(&socket, UNPACED)?;
+    // As broker and client do, which go on without it.
+    let _ = set_tcp_congestion(&socket, UNPACED);
     Ok(socket)
 }
 

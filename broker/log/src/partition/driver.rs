@@ -162,6 +162,7 @@ impl<E: Env> Inner<E> {
             limit: data_end.min(state.durable + self.window).min(state.zeroing.unwrap_or(u64::MAX)),
             due: if continuous { state.end } else { state.flush_target },
             continuous,
+            memory_is_awaited: self.shard.is_memory_awaited(),
             tuning: &state.tuning,
         };
         // The flush first: a small write behind what it covers can then be a synchronous one, and needs no further flush.
@@ -174,7 +175,8 @@ impl<E: Env> Inner<E> {
             let from = state.coverage.submitted();
             let id = state.coverage.submit(plan.to, plan.synchronous);
             let synchronous = plan.synchronous;
-            state.space.commits_are_small = synchronous && plan.to - from <= state.tuning.zeros_commit_bytes_max;
+            let is_small = synchronous && plan.to - from <= state.tuning.zeros_commit_bytes_max;
+            state.space.small_commits = if is_small { state.space.small_commits.saturating_add(1) } else { 0 };
             return Some(Action::Write(Write { id, file, base, from, to: plan.to, synchronous }));
         }
         match state.rolling {
@@ -199,7 +201,8 @@ impl<E: Env> Inner<E> {
             return None;
         }
         let (base, used) = (state.active().base, state.end - state.active().base);
-        if state.space.commits_are_small && !state.space.is_busy() && state.zeroing.is_none() {
+        let are_small = state.space.small_commits > 0 && state.space.small_commits >= state.tuning.zeros_after_commits;
+        if are_small && !state.space.is_busy() && state.zeroing.is_none() {
             let submitted = state.coverage.submitted() - base;
             if let Some(zeros) = plan_zeros(submitted, state.space.zeroed, state.space.allocated, &state.tuning) {
                 state.zeroing = Some(base + zeros.start);

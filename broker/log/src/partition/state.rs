@@ -94,10 +94,10 @@ pub(super) struct Space {
     pub(super) full_at: Option<Duration>,
     /// The disk had none when it was last asked, which the operator was told.
     pub(super) was_refused: bool,
-    /// Up to where blocks were written ahead, with zeros.
+    /// Up to where zeros were written ahead, or were tried to be.
     pub(super) zeroed: u64,
-    /// Whether the last commit was so small that this pays.
-    pub(super) commits_are_small: bool,
+    /// How many commits in a row were so small that this pays.
+    pub(super) small_commits: u32,
 }
 
 impl Space {

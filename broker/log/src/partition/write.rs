@@ -131,16 +131,16 @@ impl<E: Env> Inner<E> {
         self.room.notify();
     }
 
-    /// Writes zeros ahead of the end of the segment that begins at `base`, into space that it has. They are no data: nobody waits
-    /// for them, and where they cannot be written nothing is lost.
+    /// Writes zeros ahead of the end of the segment that begins at `base`, into space that it has. They are no data: where they
+    /// cannot be written nothing is lost, and for want of memory they are left out.
     pub(super) async fn write_zeros(self: Rc<Self>, file: EnvFile<E>, base: u64, range: Range<u64>) {
-        if let Some(block) = self.shard.try_allocate(BLOCK_BYTES, Purpose::Service) {
+        if let Some(block) = self.shard.allocate_free(BLOCK_BYTES) {
             block.with_spare(0..BLOCK_BYTES, |bytes| bytes.fill(0));
             block.fill_to(BLOCK_BYTES);
             let blocks = (range.end - range.start) as usize / BLOCK_BYTES;
             let parts = std::iter::repeat_n(block.slice(0..BLOCK_BYTES), blocks).collect();
             if let Err(error) = file.write(parts, range.start, false).await {
-                tracing::debug!(partition = %self.label, %error, "zeros ahead of the end were not written");
+                tracing::warn!(partition = %self.label, %error, "zeros ahead of the end were not written");
             }
         }
         let mut state = self.state.borrow_mut();

@@ -88,6 +88,7 @@ impl Plan {
             allocate_bytes_first: dice.pick(&[BLOCK, 2 * BLOCK, 32 << 10]),
             allocate_step_bytes_max: dice.pick(&[2 * BLOCK, 16 * BLOCK, 64 << 20]).max(32 << 10),
             zeros_commit_bytes_max: dice.pick(&[BLOCK, 16 << 10, 128 << 10]),
+            zeros_after_commits: dice.pick(&[0, 1, 3, 32]),
             zeros_step_bytes: dice.pick(&[BLOCK, 2 * BLOCK, 8 * BLOCK, 256 << 10]),
             zeros_ahead_bytes_min: dice.pick(&[0, 1_000, BLOCK, 4 * BLOCK, 128 << 10]),
             tail_chunk_bytes_max: dice.pick(&[block, 4 * block, 1 << 20]),

@@ -17,6 +17,7 @@ use super::reading::{Piece, read};
 use super::record::Loaded;
 use super::sources::{self, Source, Sources};
 use crate::args::Shared;
+use crate::begin;
 use crate::error::CliError;
 use crate::output::print_json;
 use crate::parse::size::format_size;
@@ -48,7 +49,7 @@ pub(super) async fn run(shared: &Shared, args: &ImportArgs) -> Result<(), CliErr
     let started = Instant::now();
     let sources = sources::find(args)?;
     let (producer, partitions) = tokio::select! {
-        prepared = prepare(shared, args) => prepared?,
+        prepared = begin::patiently((PATIENCE, ""), || prepare(shared, args)) => prepared?,
         interruption = signals.next() => return Err(CliError::Interrupted(interruption)),
     };
     sources.check(&args.topic, partitions, args.keep_partitions)?;

@@ -4,7 +4,6 @@
 //! the time-out, and the summary tells what became of it; a second signal gives up at once.
 
 mod args;
-mod begin;
 mod lines;
 mod summary;
 mod watch;
@@ -21,6 +20,7 @@ use tokio::sync::{Notify, mpsc};
 use tokio::time::sleep_until;
 
 use crate::args::Shared;
+use crate::begin;
 use crate::error::CliError;
 use crate::signals::{Interruption, Signals};
 
@@ -39,7 +39,7 @@ pub(crate) async fn run(shared: &Shared, args: ProduceArgs) -> Result<(), CliErr
     let (input, input_bytes) = open(args.file.as_deref())?;
     let failure = FirstFailure::default();
     let producer = tokio::select! {
-        begun = begin::patiently(args.delivery_timeout, || prepare(shared, &args, &failure)) => begun?,
+        begun = begin::patiently((args.delivery_timeout, " (--delivery-timeout)"), || prepare(shared, &args, &failure)) => begun?,
         // Nothing was read yet.
         interruption = signals.next() => return Err(CliError::Interrupted(interruption)),
     };

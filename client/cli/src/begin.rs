@@ -1,4 +1,4 @@
-//! The start of `produce`: a broker that is away is waited for as long as a message would be.
+//! The start of what publishes: a broker that is away is waited for as long as a message would be.
 
 use std::time::Duration;
 
@@ -9,9 +9,10 @@ use crate::error::CliError;
 /// Between two attempts.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Attempts it until it works, a failure comes that no retry can help, or the time is up; says once what is in the way.
-pub(super) async fn patiently<T>(
-    patience: Duration,
+/// Attempts it until it works, a failure comes that no retry can help, or the time is up; says once what is in the way, and
+/// which option, if any, says how long.
+pub(crate) async fn patiently<T>(
+    (patience, option): (Duration, &str),
     attempt: impl AsyncFn() -> Result<T, CliError>,
 ) -> Result<T, CliError> {
     let deadline = Instant::now() + patience;
@@ -27,7 +28,7 @@ pub(super) async fn patiently<T>(
         match attempted {
             Err(error @ CliError::Call(_)) if error.is_retryable() && Instant::now() + PAUSE < deadline => {
                 if failure.is_none() {
-                    eprintln!("corelane: {error}; trying for {} s (--delivery-timeout)", patience.as_secs());
+                    eprintln!("corelane: {error}; trying for {} s{option}", patience.as_secs());
                 }
                 failure = Some(error);
                 sleep(PAUSE).await;
