@@ -10,6 +10,8 @@ use crate::signals::Interruption;
 
 /// The command did not do what it was asked to do.
 pub(crate) const STATUS_FAILED: u8 = 1;
+/// The arguments are wrong: as clap ends a command.
+const STATUS_USAGE: u8 = 2;
 /// `log`: the files could not be looked at, so nothing is known of them.
 const STATUS_NOT_SEEN: u8 = 2;
 
@@ -41,6 +43,9 @@ pub(crate) enum CliError {
     /// The output could not be written to its end.
     #[error("the output cannot be written: {0}")]
     Output(io::Error),
+    /// Arguments that no command takes.
+    #[error("{0}")]
+    Usage(String),
     /// Arguments that only the topic shows to be wrong.
     #[error("{0}")]
     Argument(String),
@@ -154,6 +159,7 @@ impl CliError {
     pub(crate) fn exit_status(&self) -> u8 {
         match self {
             CliError::Interrupted(interruption) => interruption.exit_status(),
+            CliError::Usage(_) => STATUS_USAGE,
             CliError::NotSeen(_) => STATUS_NOT_SEEN,
             _ => STATUS_FAILED,
         }

@@ -2,6 +2,7 @@
 //!
 //! Results go to standard output, everything else to standard error.
 
+use std::env;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -26,9 +27,17 @@ mod produce;
 mod registry;
 mod signals;
 mod topic;
+mod usage;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) if error.use_stderr() && usage::asks_for_json(env::args_os()) => {
+            return fail(&CliError::Usage(usage::sentence(&error)), true);
+        }
+        // What is wrong, for people; or help and the version, which were asked for.
+        Err(error) => error.exit(),
+    };
     let json = cli.shared.json;
     let result = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -42,15 +51,18 @@ fn main() -> ExitCode {
         });
     match result {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            if json {
-                eprintln!("{}", error.to_json());
-            } else {
-                eprintln!("corelane: {error}");
-            }
-            ExitCode::from(error.exit_status())
-        }
+        Err(error) => fail(&error, json),
     }
+}
+
+/// Says why the command has failed, on the last line of standard error.
+fn fail(error: &CliError, json: bool) -> ExitCode {
+    if json {
+        eprintln!("{}", error.to_json());
+    } else {
+        eprintln!("corelane: {error}");
+    }
+    ExitCode::from(error.exit_status())
 }
 
 async fn run(cli: Cli) -> Result<(), CliError> {
