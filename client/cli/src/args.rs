@@ -37,8 +37,8 @@ Examples:
   corelane --broker broker-1:9400,broker-2:9400 cluster describe
   corelane log verify /var/lib/corelane
 
-With --json, results are JSON on standard output, and a command that fails ends standard error with a line that holds a \
-JSON object: error (a sentence), status (the broker's, or null), retryable, exit_status.
+With --json, results are JSON on standard output (docs/json.md names the fields), and a command that fails ends standard \
+error with a line that holds a JSON object: error (a sentence), status (the broker's, or null), retryable, exit_status.
 
 Exit status: 0 done; 1 failed, the reason is on standard error; 2 wrong arguments; 130 or 143 ended by Ctrl-C or \
 SIGTERM before all was done. A reader of the output that leaves early (`| head`) ends the command with 0."
@@ -65,7 +65,7 @@ pub(crate) struct Shared {
     )]
     pub(crate) broker: Vec<String>,
 
-    /// Print JSON instead of tables and text
+    /// Print JSON instead of tables and text; docs/json.md names the fields
     #[arg(long, global = true)]
     pub(crate) json: bool,
 
@@ -175,6 +175,23 @@ mod tests {
             }
         }
         check(&Cli::command());
+    }
+
+    #[test]
+    fn every_command_has_its_heading_in_the_page_about_json() {
+        fn check(command: &clap::Command, before: &str, headings: &[&str]) {
+            let name = format!("{before}{}", command.get_name());
+            // A family does nothing by itself, but for `mirror`; a script for a shell is no JSON.
+            if (!command.has_subcommands() || name == "mirror") && name != "completions" {
+                let named = format!("`{name}`");
+                assert!(headings.iter().any(|heading| heading.contains(&named)), "docs/json.md has no heading {named}");
+            }
+            command.get_subcommands().for_each(|command| check(command, &format!("{name} "), headings));
+        }
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/json.md");
+        let page = std::fs::read_to_string(path).unwrap();
+        let headings: Vec<&str> = page.lines().filter(|line| line.starts_with("## ")).collect();
+        Cli::command().get_subcommands().for_each(|command| check(command, "", &headings));
     }
 
     #[test]

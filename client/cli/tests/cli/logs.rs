@@ -10,7 +10,8 @@ use serde_json::Value;
 
 use crate::{DEADLINE, corelane, numbers, ok, produce};
 
-const SMALL: [&str; 6] = ["--segment-bytes", "8KiB", "--set-bytes-max", "4KiB", "--message-bytes-max", "4KiB"];
+pub(crate) const SMALL: [&str; 6] =
+    ["--segment-bytes", "8KiB", "--set-bytes-max", "4KiB", "--message-bytes-max", "4KiB"];
 
 /// A broker with a topic `t` of one partition and small segments, and 3,000 messages in it.
 fn filled() -> Broker {
@@ -38,19 +39,25 @@ fn dump_json(path: &Path, more: &[&str]) -> Vec<Value> {
     finished.text().lines().map(|line| serde_json::from_str(line).expect("a line of JSON")).collect()
 }
 
-/// The segments of partition 0 of the only topic.
+/// The segments of partition 0 of `t`.
 fn segments(broker: &Broker) -> Vec<PathBuf> {
+    segments_of(broker, "t", 0)
+}
+
+/// The segments of a partition, oldest first.
+pub(crate) fn segments_of(broker: &Broker, topic: &str, partition: u32) -> Vec<PathBuf> {
     let files = |dir: &Path| -> Vec<PathBuf> {
         fs::read_dir(dir).expect("a directory").map(|entry| entry.expect("an entry").path()).collect()
     };
-    let topic = files(&broker.data_dir()).into_iter().find(|path| path.to_string_lossy().contains("/t~"));
-    let mut segments = files(&topic.expect("a topic's directory").join("0"));
+    let topic =
+        files(&broker.data_dir()).into_iter().find(|path| path.to_string_lossy().contains(&format!("/{topic}~")));
+    let mut segments = files(&topic.expect("a topic's directory").join(partition.to_string()));
     segments.retain(|path| path.extension().is_some_and(|extension| extension == "log"));
     segments.sort();
     segments
 }
 
-fn flip(path: &Path, at: u64) {
+pub(crate) fn flip(path: &Path, at: u64) {
     let file = fs::OpenOptions::new().read(true).write(true).open(path).expect("a segment");
     let mut byte = [0];
     file.read_exact_at(&mut byte, at).expect("a byte");

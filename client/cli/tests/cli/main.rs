@@ -1,6 +1,7 @@
 //! The command line as its users meet it: the real binary against a real broker.
 
 mod consume;
+mod documented;
 mod export;
 mod groups;
 mod interrupted;
