@@ -6,7 +6,7 @@ DATA ?= target/run
 # What `make run` passes on to the broker, such as ARGS="--listen 0.0.0.0:9400".
 ARGS ?=
 
-.PHONY: help demo run cluster check test test-full soak mutants miri bench audit
+.PHONY: help demo run cluster check test test-full soak mutants miri bench audit deb
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -49,3 +49,6 @@ bench: ## a broker against what this machine's disk and sockets give, under ten 
 audit: ## licences and known vulnerabilities of the dependencies (needs cargo-deny)
 	@$(CARGO) deny --version >/dev/null 2>&1 || { echo "make audit needs cargo-deny: cargo install --locked cargo-deny" >&2; exit 1; }
 	$(CARGO) deny --locked check
+
+deb: ## the Debian package, in target/debian; fetches cargo-deb: BUILD=no packs the release binaries that are there
+	@tools/deb.sh

@@ -5,9 +5,9 @@ use std::ffi::OsString;
 use clap::error::ErrorKind;
 
 /// Whether arguments that could not be read ask for JSON.
-pub(crate) fn asks_for_json(mut arguments: impl Iterator<Item = OsString>) -> bool {
+pub(crate) fn asks_for_json(arguments: impl Iterator<Item = OsString>) -> bool {
     // Behind `--` there are no options any more.
-    arguments.by_ref().take_while(|argument| argument != "--").any(|argument| argument == "--json")
+    arguments.take_while(|argument| argument != "--").any(|argument| argument == "--json")
 }
 
 /// What is wrong, on one line.
