@@ -417,13 +417,18 @@ fn an_import_ends_soon_after_a_signal_and_at_once_after_the_second_one() {
         broker.pause();
         let signalled = std::time::Instant::now();
         importing.signal(Signal::INT);
+        let mut expected = 130;
         if signals == 2 {
             std::thread::sleep(std::time::Duration::from_millis(300));
-            importing.signal(Signal::TERM);
+            // The first signal is enough where all that was published had been acknowledged.
+            if importing.child.try_wait().unwrap().is_none() {
+                importing.signal(Signal::TERM);
+                expected = 143;
+            }
         }
         let (status, stderr) = importing.end();
         broker.resume();
-        assert_eq!(status.code(), Some(if signals == 1 { 130 } else { 143 }), "{stderr}");
+        assert_eq!(status.code(), Some(expected), "{stderr}");
         let limit = if signals == 1 { 20 } else { 8 };
         assert!(signalled.elapsed().as_secs() < limit, "{signals}: {:?}", signalled.elapsed());
     }
