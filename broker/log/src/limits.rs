@@ -81,6 +81,9 @@ pub const WRITES_IN_FLIGHT_MAX: usize = 4;
 pub const TAIL_CHUNK_BYTES_MAX: usize = MIB as usize;
 /// One part in so many of the arena is for what frees memory (padded blocks, reads); sets that arrive never take it.
 pub const ARENA_RESERVE_PART: usize = 16;
+/// When a tail's memory is given back, the partition keeps the part of a block that it ends with: up to so many bytes for all
+/// of a shard, outside the arena. Where there are more it is read back when the partition is published to again.
+pub const KEPT_BYTES_MAX: usize = 4 * MIB as usize;
 /// What one read of a walk fetches, in bytes.
 pub const WALK_BYTES: usize = 256 * KIB as usize;
 

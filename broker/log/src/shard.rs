@@ -72,6 +72,8 @@ struct ShardInner<E: Env> {
     freed: Notify,
     /// How many wait for it.
     waiting: Cell<usize>,
+    /// What partitions keep outside the arena, in bytes.
+    kept_bytes: Rc<Cell<usize>>,
 }
 
 impl<E: Env> Shard<E> {
@@ -92,6 +94,7 @@ impl<E: Env> Shard<E> {
             read_files: RefCell::default(),
             freed: Notify::default(),
             waiting: Cell::default(),
+            kept_bytes: Rc::default(),
         };
         Self { inner: Rc::new(inner) }
     }
@@ -190,6 +193,16 @@ impl<E: Env> Shard<E> {
         self.inner.evictable_bytes.set(self.inner.evictable_bytes.get() - bytes);
     }
 
+    /// Whether a partition may keep so many bytes outside the arena, and the count of them, as long as it does.
+    pub(crate) fn keep(&self, bytes: usize) -> Option<KeptBytes> {
+        let all = &self.inner.kept_bytes;
+        let within = all.get() + bytes <= limits::KEPT_BYTES_MAX;
+        within.then(|| {
+            all.set(all.get() + bytes);
+            KeptBytes { all: Rc::clone(all), bytes }
+        })
+    }
+
     /// A partition holds bytes that are not durable. Called once until [`Tenant::flush_for_memory`] is.
     pub(crate) fn is_dirty(&self, tenant: Weak<dyn Tenant>) {
         let mut dirty = self.inner.dirty.borrow_mut();
@@ -217,6 +230,18 @@ impl<E: Env> Shard<E> {
         {
             tenant.close_read_file(base);
         }
+    }
+}
+
+/// Counts bytes that a partition keeps outside the arena, as long as it lives.
+pub(crate) struct KeptBytes {
+    all: Rc<Cell<usize>>,
+    bytes: usize,
+}
+
+impl Drop for KeptBytes {
+    fn drop(&mut self) {
+        self.all.set(self.all.get() - self.bytes);
     }
 }
 

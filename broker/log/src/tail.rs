@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 
 use crate::env::{BLOCK_BYTES, Chunk, Env};
-use crate::shard::{EnvChunk, EnvSlice};
+use crate::shard::{EnvChunk, EnvSlice, KeptBytes};
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
@@ -17,6 +17,16 @@ pub(crate) struct Tail<E: Env> {
     /// What the next chunk holds, if there is memory for it.
     preferred_bytes: usize,
     chunk_bytes_max: usize,
+    /// What is left when all chunks are given back.
+    last_block: Option<LastBlock>,
+}
+
+/// The bytes of the end's block below the end, kept when the chunk that held them was given back: a partition that is
+/// published to now and then would have to read them back each time. They are not counted as memory of the tail.
+struct LastBlock {
+    end: u64,
+    bytes: Box<[u8]>,
+    _kept: KeptBytes,
 }
 
 struct TailChunk<E: Env> {
@@ -43,7 +53,7 @@ pub(crate) fn partial_bytes(end: u64, base: u64) -> usize {
 
 impl<E: Env> Tail<E> {
     pub(crate) fn new(chunk_bytes_max: usize) -> Self {
-        Self { chunks: VecDeque::new(), next_number: 0, preferred_bytes: 0, chunk_bytes_max }
+        Self { chunks: VecDeque::new(), next_number: 0, preferred_bytes: 0, chunk_bytes_max, last_block: None }
     }
 
     /// The lowest position in memory; `end` when nothing is.
@@ -73,6 +83,9 @@ impl<E: Env> Tail<E> {
         if partial == 0 {
             return Some(Vec::new());
         }
+        if let Some(kept) = self.last_block.as_ref().filter(|kept| kept.end == end) {
+            return Some(kept.bytes.to_vec());
+        }
         let last = self.chunks.back().filter(|last| last.end() == end && last.origin >= base)?;
         let filled = last.chunk.filled();
         Some(last.chunk.slice(filled - partial as usize..filled).to_vec())
@@ -82,6 +95,7 @@ impl<E: Env> Tail<E> {
     pub(crate) fn push(&mut self, chunk: EnvChunk<E>, end: u64, partial: &[u8]) {
         chunk.with_spare(0..partial.len(), |spare| spare.copy_from_slice(partial));
         chunk.fill_to(partial.len());
+        self.last_block = None;
         self.preferred_bytes = (chunk.capacity() * 2).min(self.chunk_bytes_max);
         let origin = end - partial.len() as u64;
         self.chunks.push_back(TailChunk { number: self.next_number, chunk, origin, from: end, offered: false });
@@ -136,13 +150,25 @@ impl<E: Env> Tail<E> {
         offers
     }
 
-    /// Gives the chunks up to `number` back, as far as they are durable; `keep_last` keeps the one that fills.
-    pub(crate) fn evict(&mut self, number: u64, durable: u64, keep_last: bool) {
-        while let Some(first) = self.chunks.front().filter(|first| first.number <= number) {
-            if first.end() > durable || (keep_last && self.chunks.len() == 1) {
+    /// Gives the chunks up to `number` back, as far as they are durable; `keep_last` keeps the one that fills. `keep` says
+    /// whether so many bytes may be kept instead of the last one.
+    pub(crate) fn evict(
+        &mut self,
+        number: u64,
+        durable: u64,
+        keep_last: bool,
+        keep: impl FnOnce(usize) -> Option<KeptBytes>,
+    ) {
+        let is_given_back = |first: &TailChunk<E>| first.number <= number && first.end() <= durable;
+        while self.chunks.front().is_some_and(is_given_back) && !(keep_last && self.chunks.len() == 1) {
+            let given = self.chunks.pop_front().expect("there is a first chunk");
+            if self.chunks.is_empty() {
+                let filled = given.chunk.filled();
+                let partial = filled % BLOCK_BYTES;
+                let bytes = || given.chunk.slice(filled - partial..filled).to_vec().into();
+                self.last_block = keep(partial).map(|kept| LastBlock { end: given.end(), bytes: bytes(), _kept: kept });
                 break;
             }
-            self.chunks.pop_front();
         }
         if let Some(kept) = self.chunks.front_mut().filter(|first| first.number <= number) {
             kept.offered = false;
@@ -155,5 +181,6 @@ impl<E: Env> Tail<E> {
     /// Gives everything back.
     pub(crate) fn clear(&mut self) {
         self.chunks.clear();
+        self.last_block = None;
     }
 }

@@ -2,11 +2,13 @@
 //! with one call. What the socket takes or gives at once costs one system call; only waiting goes through the executor.
 
 use std::cell::{Cell, RefCell};
+use std::fs;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{Shutdown, SocketAddr};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::LazyLock;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -30,6 +32,14 @@ const SEND_AFTER_WAIT_BYTES: usize = 64 << 10;
 /// How what is sent to a peer on this machine keeps to what the network bears: by its window alone. Where the system's choice
 /// is one that paces (BBR), a timer for every burst costs a fifth of the core.
 const UNPACED: &[u8] = b"reno";
+/// What the kernel may hold of what a peer on this machine has sent, in bytes. Its own choice stays small while the receiver is
+/// the slower one: then every little that is received makes it send the next little and wake the sender, on the receiver's core.
+const LOCAL_RECEIVED_BYTES: usize = 2 << 20;
+/// Whether the system lets a process ask for that much. Less would be less than the kernel's own choice can grow to.
+static MAY_HOLD_LOCAL: LazyLock<bool> = LazyLock::new(|| {
+    let most = fs::read_to_string("/proc/sys/net/core/rmem_max").ok().and_then(|most| most.trim().parse().ok());
+    most.is_some_and(|most: usize| most >= LOCAL_RECEIVED_BYTES)
+});
 /// What is taken out of a pipe to wait with, in bytes: copied, so little.
 const TAKEN_BYTES_MAX: usize = 16 << 10;
 
@@ -130,6 +140,9 @@ impl Socket {
         if socket.is_peer_local() {
             // Where somebody forbids it nothing is lost but the gain.
             let _ = options.set_tcp_congestion(UNPACED);
+            if *MAY_HOLD_LOCAL {
+                options.set_recv_buffer_size(LOCAL_RECEIVED_BYTES)?;
+            }
         }
         Ok(socket)
     }

@@ -91,7 +91,7 @@ async fn open(address: &str) -> Result<TcpStream, ConnectCause> {
             Ok(stream) => {
                 stream.set_nodelay(true).map_err(io_cause)?;
                 #[cfg(target_os = "linux")]
-                super::local::pace_nothing(&stream);
+                super::local::prepare(&stream);
                 return Ok(stream);
             }
             Err(error) => last = Some(error),

@@ -32,7 +32,7 @@ impl Consumed {
     }
 }
 
-type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
+pub(crate) type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 
 pub(crate) fn on_runtime<T>(work: impl Future<Output = Outcome<T>>) -> Result<T, String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();

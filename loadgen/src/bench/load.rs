@@ -1,4 +1,4 @@
-//! Load on a broker by the load generator, as its users start it, with what it costs the broker.
+//! Load on a broker, by the load generator as its users start it or by prepared sets, with what it costs the broker.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use crate::broker::Broker;
 use crate::cores::Cores;
+use crate::publish::{self, Flow, Offer};
 
 /// Bytes that a message of the bench has in the log: a value of 200 and its frame.
 pub(crate) const MESSAGE_BYTES: f64 = 224.0;
@@ -17,6 +18,7 @@ pub(crate) struct Load {
     pub(crate) published: f64,
     pub(crate) published_per_s: f64,
     pub(crate) consumed: f64,
+    pub(crate) consumed_per_s: f64,
     pub(crate) end_to_end_p50_us: f64,
     pub(crate) end_to_end_p99_us: f64,
     /// The broker's CPU-seconds meanwhile.
@@ -59,8 +61,33 @@ pub(crate) fn run(binaries: &Path, cores: &Cores, broker: &Broker, arguments: &s
         published: number("produce", "messages"),
         published_per_s: number("produce", "messages_per_s"),
         consumed: number("consume", "messages"),
+        consumed_per_s: number("consume", "messages_per_s"),
         end_to_end_p50_us: number("end_to_end_us", "p50"),
         end_to_end_p99_us: number("end_to_end_us", "p99"),
         cpu_s,
+    })
+}
+
+/// Publishes prepared sets.
+pub(crate) fn offer(cores: &Cores, broker: &Broker, offer: Offer) -> Result<Load, String> {
+    with_cost(cores, broker, || publish::publish(&broker.address, offer))
+}
+
+/// The same, while the client's iterator consumes them.
+pub(crate) fn offer_and_consume(cores: &Cores, broker: &Broker, offer: Offer) -> Result<Load, String> {
+    with_cost(cores, broker, || publish::publish_and_consume(&broker.address, offer))
+}
+
+fn with_cost(cores: &Cores, broker: &Broker, work: impl FnOnce() -> Result<Flow, String>) -> Result<Load, String> {
+    let cpu_before = broker.cpu_s();
+    cores.as_load();
+    let flow = work()?;
+    Ok(Load {
+        published: flow.published,
+        published_per_s: flow.published / flow.publishing_s,
+        consumed: flow.consumed,
+        consumed_per_s: flow.consumed / flow.consuming_s,
+        cpu_s: broker.cpu_s() - cpu_before,
+        ..Load::default()
     })
 }

@@ -18,6 +18,7 @@ mod instructions;
 mod load;
 #[path = "../machine.rs"]
 mod machine;
+mod publish;
 mod raw;
 mod rounds;
 mod rows;

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use corelane_proto::message::MessageParts;
 use corelane_proto::set::{Reserved, SetBuilder, SetLimits, check_set};
-use rustix::net::sockopt::set_tcp_congestion;
+use rustix::net::sockopt::{set_socket_recv_buffer_size, set_tcp_congestion};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::cores::Cores;
@@ -21,6 +21,8 @@ const SET_MESSAGES: u64 = 50;
 const BUFFER_BYTES: usize = 4 << 20;
 /// What broker and client choose between processes of one machine.
 const UNPACED: &str = "reno";
+/// What broker and client let lie with the kernel of what comes from the same machine.
+const RECEIVED_BYTES: usize = 2 << 20;
 /// What the sender sends at a time, and what a receiver that discards takes at a time.
 const PIECE_BYTES: usize = 256 << 10;
 /// The file that is sent, again and again.
@@ -67,24 +69,33 @@ fn pair() -> io::Result<(TcpStream, TcpStream)> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let one = connect(listener.local_addr()?)?;
     let (other, _) = listener.accept()?;
-    let _ = set_tcp_congestion(&other, UNPACED);
+    prepare(&other);
     Ok((one, other))
 }
 
-/// A connection on the loopback, set as the broker and the client set theirs: nothing paces what is sent.
+/// Sets a socket as broker and client set theirs, which go on without it: nothing paces what is sent, and much may lie with
+/// the kernel where the system lets a process ask for it.
+fn prepare(socket: &TcpStream) {
+    let _ = set_tcp_congestion(socket, UNPACED);
+    let most = std::fs::read_to_string("/proc/sys/net/core/rmem_max").ok().and_then(|most| most.trim().parse().ok());
+    if most.is_some_and(|most: usize| most >= RECEIVED_BYTES) {
+        let _ = set_socket_recv_buffer_size(socket, RECEIVED_BYTES);
+    }
+}
+
+/// A connection on the loopback, set as the broker and the client set theirs.
 pub(crate) fn connect(address: impl ToSocketAddrs) -> io::Result<TcpStream> {
     let socket = TcpStream::connect(address)?;
     socket.set_nodelay(true)?;
-    // As broker and client do, which go on without it.
-    let _ = set_tcp_congestion(&socket, UNPACED);
+    prepare(&socket);
     Ok(socket)
 }
 
 /// A set of the bench's messages.
-fn set() -> Vec<u8> {
+pub(crate) fn set(messages: u64) -> Vec<u8> {
     let mut builder = SetBuilder::new();
     let value = [b'x'; 200];
-    for index in 0..SET_MESSAGES {
+    for index in 0..messages {
         let message = MessageParts { value: Some(&value), timestamp_ms: index as i64, ..MessageParts::default() };
         builder.push(&message).expect("a small message is no larger than allowed");
     }
@@ -94,7 +105,7 @@ fn set() -> Vec<u8> {
 /// Receives sets for `seconds`, on the broker's core, and checks every message.
 pub(crate) fn receiver(cores: &Cores, seconds: u32) -> io::Result<Flow> {
     let (mut from, mut to) = pair()?;
-    let set = set();
+    let set = set(SET_MESSAGES);
     let set_bytes = set.len();
     let sets = set.repeat(PIECE_BYTES / set_bytes);
     cores.as_load();

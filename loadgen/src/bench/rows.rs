@@ -12,6 +12,7 @@ use crate::broker::{Broker, files_below};
 use crate::consume;
 use crate::first;
 use crate::load::{self, Load, MESSAGE_BYTES};
+use crate::publish::Offer;
 use crate::rounds::Bench;
 
 /// A row of the bench.
@@ -83,6 +84,16 @@ impl Bench {
         self.on_empty(|broker| self.load(broker, &arguments))
     }
 
+    /// Prepared sets of 50 for as long as a row runs.
+    fn sets_of_50(&self, connections: u32, partitions: u32, in_flight: u32) -> Offer {
+        Offer { connections, partitions, set_messages: 50, in_flight, seconds: self.seconds }
+    }
+
+    fn offer(&self, connections: u32, partitions: u32, in_flight: u32) -> Result<Load, String> {
+        let offer = self.sets_of_50(connections, partitions, in_flight);
+        self.on_empty(|broker| load::offer(&self.cores, broker, offer))
+    }
+
     fn history(&self) -> PathBuf {
         self.directory.join("history")
     }
@@ -135,16 +146,19 @@ fn note_fetch_cpu(book: &mut Book, id: &'static str, cpu_per_gb: f64) {
     }
 }
 
+/// By the load generator, as its users would, and with prepared sets: at this rate the load's core is full before the broker's.
 fn publish_one(bench: &Bench, book: &mut Book) -> Result<(), String> {
     let load = bench.produce(&format!("--set 50 --create-partitions 1 {WINDOW_50}"))?;
     note_rate(book, "publish50.rate", &load, 3.0);
+    let load = bench.offer(1, 1, 1500)?;
+    book.note("publish50.prepared", load.published_per_s / 1e6);
     book.note("publish50.ratio", load.published_mb_per_s() / publish_limit(book));
     book.note("publish50.cpu", load.cpu_s / load.published_gb());
     Ok(())
 }
 
 fn publish_eight(bench: &Bench, book: &mut Book) -> Result<(), String> {
-    let load = bench.produce("--set 50 --create-partitions 8 --connections 8")?;
+    let load = bench.offer(8, 8, 374)?;
     book.note("publish50x8.rate", load.published_per_s / 1e6);
     book.note("publish50x8.ratio", load.published_mb_per_s() / publish_limit(book));
     book.note("publish50x8.cpu", load.cpu_s / load.published_gb());
@@ -152,7 +166,7 @@ fn publish_eight(bench: &Bench, book: &mut Book) -> Result<(), String> {
 }
 
 fn publish_eight_on_one(bench: &Bench, book: &mut Book) -> Result<(), String> {
-    let load = bench.produce("--set 50 --create-partitions 1 --connections 8")?;
+    let load = bench.offer(8, 1, 374)?;
     book.note("publish50on1.rate", load.published_per_s / 1e6);
     book.note("publish50on1.ratio", load.published_mb_per_s() / publish_limit(book));
     Ok(())
@@ -171,26 +185,26 @@ fn publish_single(bench: &Bench, book: &mut Book) -> Result<(), String> {
     Ok(())
 }
 
-/// A small window each, or the load generator alone would hold gigabytes.
+/// A small window each: all of them together fit into the broker's memory.
 fn many(bench: &Bench, book: &mut Book) -> Result<(), String> {
-    let arguments = "--set 50 --create-partitions 1000 --connections 1000 --in-flight 4";
-    let arguments = format!("produce --duration {}s {arguments}", bench.seconds);
     let load = bench.on_empty(|broker| {
         // The files of 1,000 young partitions grow in small steps, each with a flush: that is over when they are measured.
-        bench.load(broker, &arguments)?;
-        bench.load(broker, &arguments)
+        load::offer(&bench.cores, broker, bench.sets_of_50(1000, 1000, 4))?;
+        load::offer(&bench.cores, broker, bench.sets_of_50(1000, 1000, 4))
     })?;
-    if let Some(one) = book.last("publish50.rate") {
+    book.note("many.rate", load.published_per_s / 1e6);
+    book.note("many.cpu", load.cpu_s / load.published_gb());
+    if let Some(one) = book.last("publish50.prepared") {
         book.note("many.ratio", load.published_per_s / 1e6 / one);
     }
     Ok(())
 }
 
 fn both(bench: &Bench, book: &mut Book) -> Result<(), String> {
-    let arguments = format!("both --duration {}s --set 50 --create-partitions 1 {WINDOW_50}", bench.seconds);
-    let load = bench.on_empty(|broker| bench.load(broker, &arguments))?;
+    let load = bench.on_empty(|broker| load::offer_and_consume(&bench.cores, broker, bench.sets_of_50(1, 1, 1500)))?;
     book.note("both.rate", load.published_per_s / 1e6);
-    if let (Some(rate), Some(cpu)) = (book.last("publish50.rate"), book.last("publish50.cpu")) {
+    book.note("both.consumed", load.consumed_per_s / 1e6);
+    if let (Some(rate), Some(cpu)) = (book.last("publish50.prepared"), book.last("publish50.cpu")) {
         book.note("both.ratio", load.published_per_s / 1e6 / rate);
         book.note("both.cpu", (load.cpu_s - cpu * load.published_gb()) / load.consumed_gb());
     }

@@ -56,7 +56,8 @@ impl<E: Env> Driver<E> {
     pub async fn run(self) {
         let inner = &self.inner;
         let mut operations = FuturesUnordered::<Operation>::new();
-        let mut timer: Option<(Duration, Operation)> = None;
+        // Polled only once it has rung: whoever polls a timer before that sets it anew.
+        let mut timer: Option<(Duration, FuturesUnordered<Operation>)> = None;
         loop {
             let mut called = pin!(inner.driver.changed());
             let now = Now::read(inner.shard.env());
@@ -71,11 +72,14 @@ impl<E: Env> Driver<E> {
             match deadline {
                 None => timer = None,
                 Some(at) if timer.as_ref().is_some_and(|(set, _)| *set <= at) => {}
-                Some(at) => timer = Some((at, Box::pin(inner.shard.env().sleep(at.saturating_sub(now.monotonic))))),
+                Some(at) => {
+                    let sleep: Operation = Box::pin(inner.shard.env().sleep(at.saturating_sub(now.monotonic)));
+                    timer = Some((at, FuturesUnordered::from_iter([sleep])));
+                }
             }
             poll_fn(|cx| {
                 let ended = matches!(operations.poll_next_unpin(cx), Poll::Ready(Some(())));
-                let rang = timer.as_mut().is_some_and(|(_, timer)| timer.as_mut().poll(cx).is_ready());
+                let rang = timer.as_mut().is_some_and(|(_, timer)| timer.poll_next_unpin(cx).is_ready());
                 if rang {
                     timer = None;
                 }

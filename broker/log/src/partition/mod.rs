@@ -349,7 +349,7 @@ impl<E: Env> Tenant for Inner<E> {
         let mut state = self.state.borrow_mut();
         let durable = state.durable;
         let keep_last = state.holder.is_some() || state.end > durable;
-        state.tail.evict(number, durable, keep_last);
+        state.tail.evict(number, durable, keep_last, |bytes| self.shard.keep(bytes));
     }
 
     fn flush_for_memory(&self) {

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use corelane_log::env::{Disk, Env};
-use corelane_log::{KeepError, TopicConfig};
+use corelane_log::env::{BLOCK_BYTES, Disk, Env};
+use corelane_log::sim::Faults;
+use corelane_log::{KeepError, Shard, TopicConfig, Tuning};
 use corelane_proto::ids::Position;
 
 use crate::kit::*;
@@ -150,5 +151,38 @@ fn a_segment_is_closed_when_its_first_message_is_old() {
                 assert!(machine.since(began) >= MINUTE, "not before its time");
             }
         });
+    });
+}
+
+#[test]
+fn zeros_written_ahead_make_no_closed_segment_longer_than_it_is() {
+    over_seeds(|seed| {
+        let mut machine = Machine::new(seed);
+        let tuning = Tuning {
+            zeros_after_commits: 1,
+            zeros_step_bytes: 2 * BLOCK_BYTES as u64,
+            zeros_ahead_bytes_min: 4 * BLOCK_BYTES as u64,
+            ..Tuning::default()
+        };
+        machine.shard = Shard::with_tuning(machine.env.clone(), tuning);
+        machine.run(async {
+            // Now and then zeros take longer than everything that follows them.
+            machine.env.disk().set_faults(Faults { slow: 0.2, ..Faults::default() });
+            let log = machine.create(options()).await;
+            for number in 0..200 {
+                publish_durably(&log, &set(number, &[3000 + usize::from(number % 7) * 1000])).await;
+            }
+            // Until everything that was begun has ended, and closed segments were cut at their ends.
+            machine.env.sleep(10 * MINUTE).await;
+            log.close().await.unwrap();
+        });
+        let name = |path: &std::path::Path| path.file_name().unwrap().to_str().unwrap()[..20].parse::<u64>().unwrap();
+        let is_segment = |path: &std::path::PathBuf| path.extension().is_some_and(|extension| extension == "log");
+        let segments: Vec<_> = machine.sim.disk().paths().into_iter().filter(is_segment).collect();
+        assert!(segments.len() > 10, "the log went on in segment after segment");
+        for pair in segments.windows(2) {
+            let bytes = machine.sim.disk().content(&pair[0]).unwrap().len() as u64;
+            assert!(name(&pair[0]) + bytes <= name(&pair[1]), "{}: {bytes} bytes, too many", pair[0].display());
+        }
     });
 }

@@ -7,7 +7,7 @@ use glommio::{LocalExecutorBuilder, Placement};
 
 use socket2::SockRef;
 
-use super::{Listener, Socket, UNPACED, listen, local_address};
+use super::{LOCAL_RECEIVED_BYTES, Listener, MAY_HOLD_LOCAL, Socket, UNPACED, listen, local_address};
 
 const PEER_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -42,11 +42,13 @@ fn a_port_in_use_is_refused_though_listeners_share_it() {
 }
 
 #[test]
-fn what_is_sent_to_this_machine_is_not_paced() {
+fn what_is_sent_to_this_machine_is_not_paced_and_much_may_lie_there() {
     run(|| async {
         let (socket, _peer) = connected().await?;
         let chosen = SockRef::from(&socket.descriptor()).tcp_congestion()?;
         assert!(chosen.starts_with(UNPACED), "it is {}", String::from_utf8_lossy(&chosen));
+        let held = SockRef::from(&socket.descriptor()).recv_buffer_size()?;
+        assert!(held >= LOCAL_RECEIVED_BYTES || !*MAY_HOLD_LOCAL, "{held} bytes");
         Ok(())
     });
 }
