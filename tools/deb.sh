@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
 # The Debian package: the release binaries, and the shell completions that they write, packed by cargo-deb as
 # broker/Cargo.toml says.
-#   tools/deb.sh                  builds all of it; BUILD=no takes the binaries that are in target/release
-#   tools/deb.sh parts BIN DIR    only writes the parts, as the binaries in BIN have them, into DIR
+# BUILD=no takes the binaries that are in target/release.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . tools/lib.sh
@@ -10,8 +9,11 @@ cd "$(dirname "$0")/.."
 # The version that the package was tried with.
 cargo_deb=3.8.0
 
+bin=target/release
+dir=target/deb
+
 write_parts() {
-    local bin=$1 dir=$2 name version
+    local name version
     mkdir -p "$dir"/{bash,zsh,fish}
     for name in corelane corelane-loadgen; do
         "$bin/$name" completions bash >"$dir/bash/$name"
@@ -31,14 +33,9 @@ TEXT
 
 # A default that comes from the environment would stand in what is written.
 unset CORELANE_BROKER
-if [ "${1:-}" = parts ]; then
-    write_parts "$2" "$3"
-    exit
-fi
-
 [ "${BUILD:-yes}" = no ] || build_release
-rm -rf target/deb
-write_parts target/release target/deb
+rm -rf "$dir"
+write_parts
 
 # Of its own, beside whichever version somebody has installed.
 export PATH=$PWD/target/tools/bin:$PATH

@@ -185,12 +185,12 @@ fn publish_single(bench: &Bench, book: &mut Book) -> Result<(), String> {
     Ok(())
 }
 
-/// A small window each: all of them together fit into the broker's memory.
+/// A small window each; all of them together are more than the broker has memory for, so that it also pushes back.
 fn many(bench: &Bench, book: &mut Book) -> Result<(), String> {
     let load = bench.on_empty(|broker| {
         // The files of 1,000 young partitions grow in small steps, each with a flush: that is over when they are measured.
-        load::offer(&bench.cores, broker, bench.sets_of_50(1000, 1000, 4))?;
-        load::offer(&bench.cores, broker, bench.sets_of_50(1000, 1000, 4))
+        load::offer(&bench.cores, broker, bench.sets_of_50(1000, 1000, 8))?;
+        load::offer(&bench.cores, broker, bench.sets_of_50(1000, 1000, 8))
     })?;
     book.note("many.rate", load.published_per_s / 1e6);
     book.note("many.cpu", load.cpu_s / load.published_gb());
