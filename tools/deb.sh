@@ -35,6 +35,8 @@ TEXT
 unset CORELANE_BROKER
 [ "${BUILD:-yes}" = no ] || build_release
 rm -rf "$dir"
+# An older version beside it would be installed by the same words.
+rm -f target/debian/corelane_*.deb
 write_parts
 
 # Of its own, beside whichever version somebody has installed.

@@ -42,6 +42,10 @@ pub const RECEIVE_BUFFER_BYTES_MAX: usize = 16 * KIB;
 /// What all buffers of a shard may be longer than that, together, in bytes. Reached: who needs more waits for the others,
 /// and those that do not come are late sooner.
 pub const RECEIVE_BUFFERS_EXTRA_BYTES_MAX: usize = 64 * MIB;
+/// What the kernel may hold of what one peer on this machine has sent, in bytes ...
+pub const SENT_AHEAD_BYTES: usize = 4 * MIB;
+/// ... and of all such connections of a shard together. Reached: the kernel holds of the others what it does by itself.
+pub const SENT_AHEAD_BYTES_MAX: usize = 128 * MIB;
 /// Requests of one connection that were read and are not answered. Reached: nothing more is read.
 pub const REQUESTS_IN_FLIGHT_MAX: usize = 4096;
 /// Of these, requests other than publishes, such as long polls. Reached: nothing more is read.

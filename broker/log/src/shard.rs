@@ -196,7 +196,7 @@ impl<E: Env> Shard<E> {
     /// Whether a partition may keep so many bytes outside the arena, and the count of them, as long as it does.
     pub(crate) fn keep(&self, bytes: usize) -> Option<KeptBytes> {
         let all = &self.inner.kept_bytes;
-        let within = all.get() + bytes <= limits::KEPT_BYTES_MAX;
+        let within = all.get() + bytes <= self.tuning().kept_bytes_max;
         within.then(|| {
             all.set(all.get() + bytes);
             KeptBytes { all: Rc::clone(all), bytes }

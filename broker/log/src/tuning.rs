@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::limits;
 
 /// See the constant of the same name in [`limits`](crate::limits). All bytes are whole blocks but `sync_write_bytes_max`,
-/// `flush_bytes_min`, `zeros_commit_bytes_max`, `zeros_ahead_bytes_min` and `stretch_bytes`.
+/// `flush_bytes_min`, `zeros_commit_bytes_max`, `zeros_ahead_bytes_min`, `kept_bytes_max` and `stretch_bytes`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the constants are documented")]
 pub struct Tuning {
@@ -22,6 +22,7 @@ pub struct Tuning {
     pub zeros_step_bytes: u64,
     pub zeros_ahead_bytes_min: u64,
     pub tail_chunk_bytes_max: usize,
+    pub kept_bytes_max: usize,
     pub walk_bytes: usize,
     pub stretch_bytes: u64,
     pub summary_step_bytes: u64,
@@ -46,6 +47,7 @@ impl Default for Tuning {
             zeros_step_bytes: limits::ZEROS_STEP_BYTES,
             zeros_ahead_bytes_min: limits::ZEROS_AHEAD_BYTES_MIN,
             tail_chunk_bytes_max: limits::TAIL_CHUNK_BYTES_MAX,
+            kept_bytes_max: limits::KEPT_BYTES_MAX,
             walk_bytes: limits::WALK_BYTES,
             stretch_bytes: limits::STRETCH_BYTES,
             summary_step_bytes: limits::SUMMARY_STEP_BYTES,

@@ -32,13 +32,14 @@ const SEND_AFTER_WAIT_BYTES: usize = 64 << 10;
 /// How what is sent to a peer on this machine keeps to what the network bears: by its window alone. Where the system's choice
 /// is one that paces (BBR), a timer for every burst costs a fifth of the core.
 const UNPACED: &[u8] = b"reno";
-/// What the kernel may hold of what a peer on this machine has sent, in bytes. Its own choice stays small while the receiver is
-/// the slower one: then every little that is received makes it send the next little and wake the sender, on the receiver's core.
-const LOCAL_RECEIVED_BYTES: usize = 2 << 20;
-/// Whether the system lets a process ask for that much. Less would be less than the kernel's own choice can grow to.
-static MAY_HOLD_LOCAL: LazyLock<bool> = LazyLock::new(|| {
+/// The first kernel on which a buffer that is asked for was seen to help (major and minor number). Before 6.16 buffers grow by
+/// themselves while the receiver is the slower one too, and some versions do not open the window to one that is asked for.
+const HOLDS_SINCE: (u32, u32) = (6, 18);
+/// The largest receive buffer that a process may ask for, in bytes; 0: it should not.
+static RECEIVED_BYTES_MAX: LazyLock<usize> = LazyLock::new(|| {
     let most = fs::read_to_string("/proc/sys/net/core/rmem_max").ok().and_then(|most| most.trim().parse().ok());
-    most.is_some_and(|most: usize| most >= LOCAL_RECEIVED_BYTES)
+    let release = rustix::system::uname().release().to_string_lossy().into_owned();
+    if version(&release).is_some_and(|version| version >= HOLDS_SINCE) { most.unwrap_or(0) } else { 0 }
 });
 /// What is taken out of a pipe to wait with, in bytes: copied, so little.
 const TAKEN_BYTES_MAX: usize = 16 << 10;
@@ -140,9 +141,6 @@ impl Socket {
         if socket.is_peer_local() {
             // Where somebody forbids it nothing is lost but the gain.
             let _ = options.set_tcp_congestion(UNPACED);
-            if *MAY_HOLD_LOCAL {
-                options.set_recv_buffer_size(LOCAL_RECEIVED_BYTES)?;
-            }
         }
         Ok(socket)
     }
@@ -165,6 +163,17 @@ impl Socket {
             let peer = peer.ip().to_canonical();
             peer.is_loopback() || local.is_some_and(|local| local.ip().to_canonical() == peer)
         })
+    }
+
+    /// Lets the kernel hold `bytes` bytes of what a peer on this machine has sent. Its own choice stays small while the receiver is
+    /// the slower one: then every little that is received makes it send the next little and wake the sender, on the receiver's
+    /// core. `false`: it is as it was, since the peer is elsewhere or the system does not let a process ask for that.
+    pub fn hold_received(&self, bytes: usize) -> bool {
+        // The kernel doubles what is asked for.
+        let asked = bytes / 2;
+        asked <= *RECEIVED_BYTES_MAX
+            && self.is_peer_local()
+            && SockRef::from(&self.descriptor()).set_recv_buffer_size(asked).is_ok()
     }
 
     /// The descriptor, for an operation that holds a clone of this socket for as long as the kernel may look it up.
@@ -273,6 +282,12 @@ impl Socket {
         }
         polled
     }
+}
+
+/// The first two numbers of a kernel's release, `6.18.44-1-amd64`.
+fn version(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.split(['.', '-']).map(str::parse);
+    Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
 }
 
 #[cfg(test)]

@@ -252,6 +252,8 @@ async fn serve(shard: &Rc<Shard>, socket: Socket, correlation: u32, hello: &pb::
             connection.outgoing.push_heads(|out| {
                 frame::encode_response(out, Status::Ok, correlation, &hello_response(shard), 0);
             });
+            // For as long as the connection lives.
+            let _ahead = shard.let_send_ahead(&socket);
             let mut receiver = Receiver::new(socket, Rc::clone(&connection.activity), shard.receive_extra.clone());
             connection.serve(&mut receiver).await;
         }

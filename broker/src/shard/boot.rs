@@ -376,6 +376,7 @@ impl Seat {
             sessions: RefCell::default(),
             peers: self.peers,
             receive_extra: Budget::new(limits::RECEIVE_BUFFERS_EXTRA_BYTES_MAX),
+            sent_ahead: Budget::new(limits::SENT_AHEAD_BYTES_MAX),
             outgoing_heads: Rc::default(),
             topic_descriptions: Arc::new(Semaphore::new(limits::SHARD_DESCRIPTIONS_MAX)),
             group_descriptions: Arc::new(Semaphore::new(limits::SHARD_DESCRIPTIONS_MAX)),

@@ -15,13 +15,14 @@ use slab::Slab;
 use tokio::sync::Semaphore;
 
 use super::admission::Admission;
-use super::budget::Budget;
+use super::budget::{self, Budget};
 use super::connection::Connection;
 use super::file_reader::FileReader;
 use super::noise::Noise;
 use super::reclaim::{Held, Reclaim};
 use crate::io::env::ShardEnv;
 use crate::io::signal::Signal;
+use crate::io::socket::Socket;
 use crate::io::zero_copy::ZeroCopy;
 use crate::limits;
 use crate::messages::PartitionKey;
@@ -75,6 +76,8 @@ pub(super) struct Shard {
     pub(super) zero_copy: ZeroCopy,
     /// What receive buffers may grow to beyond their usual size.
     pub(super) receive_extra: Budget,
+    /// What the kernel may hold of what peers on this machine send ahead.
+    pub(super) sent_ahead: Budget,
     /// Bytes that wait to be sent on all connections and do not lie in the log.
     pub(super) outgoing_heads: Rc<Cell<usize>>,
     /// Seats of those that are described to clients.
@@ -103,6 +106,12 @@ impl Shard {
     /// Whether that was not long ago.
     pub(super) fn is_wary(&self) -> bool {
         self.wary_since.get().is_some_and(|since| self.tick.get().wrapping_sub(since) <= limits::WARY_S)
+    }
+
+    /// Lets a peer on this machine send ahead, as long as what is returned lives; `None`: it is elsewhere, or others do.
+    pub(super) fn let_send_ahead(&self, socket: &Socket) -> Option<budget::Held> {
+        let held = self.sent_ahead.try_take(limits::SENT_AHEAD_BYTES)?;
+        socket.hold_received(limits::SENT_AHEAD_BYTES).then_some(held)
     }
 
     /// Whether so much waits to be sent that no more long answers should be made.

@@ -9,14 +9,24 @@ use tokio::net::TcpStream;
 /// How what is sent keeps to what the network bears: by its window alone. Where the system's choice is one that paces (BBR), a
 /// timer for every burst costs a fifth of the broker's core.
 const UNPACED: &[u8] = b"reno";
-/// What the kernel may hold of what the broker has sent, in bytes. Its own choice stays small while the receiver is the slower
-/// one: then every little that is received makes it send the next little and wake the sender.
-const RECEIVED_BYTES: usize = 2 << 20;
-/// Whether the system lets a process ask for that much. Less would be less than the kernel's own choice can grow to.
+/// What the kernel may hold of what the broker has sent, in bytes; it doubles what is asked for. Its own choice stays small while the
+/// receiver is the slower one: then every little that is received makes it send the next little and wake the sender.
+const ASKED_BYTES: usize = 2 << 20;
+/// The first kernel on which that was seen to help (major and minor number). Before 6.16 buffers grow by themselves while the
+/// receiver is the slower one too, and some versions do not open the window to one that is asked for.
+const HOLDS_SINCE: (u32, u32) = (6, 18);
+/// Whether the system lets a process ask for that much.
 static MAY_HOLD: LazyLock<bool> = LazyLock::new(|| {
-    let most = fs::read_to_string("/proc/sys/net/core/rmem_max").ok().and_then(|most| most.trim().parse().ok());
-    most.is_some_and(|most: usize| most >= RECEIVED_BYTES)
+    let read = |name: &str| fs::read_to_string(format!("/proc/sys/{name}")).unwrap_or_default();
+    let is_new = version(&read("kernel/osrelease")).is_some_and(|version| version >= HOLDS_SINCE);
+    is_new && read("net/core/rmem_max").trim().parse().is_ok_and(|most: usize| most >= ASKED_BYTES)
 });
+
+/// The first two numbers of a kernel's release, `6.18.44-1-amd64`.
+fn version(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.split(['.', '-']).map(str::parse);
+    Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
+}
 
 /// If the other side is on this machine, as far as its address tells, nothing that is sent is paced, and much may lie with the
 /// kernel. Where somebody forbids either, nothing is lost but the gain.
@@ -27,7 +37,7 @@ pub(super) fn prepare(stream: &TcpStream) {
         let socket = SockRef::from(stream);
         let _ = socket.set_tcp_congestion(UNPACED);
         if *MAY_HOLD {
-            let _ = socket.set_recv_buffer_size(RECEIVED_BYTES);
+            let _ = socket.set_recv_buffer_size(ASKED_BYTES);
         }
     }
 }
@@ -44,6 +54,6 @@ mod tests {
         let chosen = SockRef::from(&stream).tcp_congestion().unwrap();
         assert!(chosen.starts_with(UNPACED), "it is {}", String::from_utf8_lossy(&chosen));
         let held = SockRef::from(&stream).recv_buffer_size().unwrap();
-        assert!(held >= RECEIVED_BYTES || !*MAY_HOLD, "{held} bytes");
+        assert!(held >= ASKED_BYTES || !*MAY_HOLD, "{held} bytes");
     }
 }

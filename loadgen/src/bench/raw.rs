@@ -77,6 +77,7 @@ fn pair() -> io::Result<(TcpStream, TcpStream)> {
 /// the kernel where the system lets a process ask for it.
 fn prepare(socket: &TcpStream) {
     let _ = set_tcp_congestion(socket, UNPACED);
+    // A system that allows less would make it smaller than it can grow to; broker and client ask the kernel's version too.
     let most = std::fs::read_to_string("/proc/sys/net/core/rmem_max").ok().and_then(|most| most.trim().parse().ok());
     if most.is_some_and(|most: usize| most >= RECEIVED_BYTES) {
         let _ = set_socket_recv_buffer_size(socket, RECEIVED_BYTES);

@@ -146,7 +146,13 @@ fn note_fetch_cpu(book: &mut Book, id: &'static str, cpu_per_gb: f64) {
     }
 }
 
-/// By the load generator, as its users would, and with prepared sets: at this rate the load's core is full before the broker's.
+/// The better of the two ways in which one connection published, in million messages a second.
+fn publish_alone(book: &Book) -> Option<f64> {
+    let (by_load, prepared) = (book.last("publish50.rate")?, book.last("publish50.prepared")?);
+    Some(by_load.max(prepared))
+}
+
+/// By the load generator, as its users would, and with prepared sets, for which the load has next to nothing to do.
 fn publish_one(bench: &Bench, book: &mut Book) -> Result<(), String> {
     let load = bench.produce(&format!("--set 50 --create-partitions 1 {WINDOW_50}"))?;
     note_rate(book, "publish50.rate", &load, 3.0);
@@ -194,8 +200,8 @@ fn many(bench: &Bench, book: &mut Book) -> Result<(), String> {
     })?;
     book.note("many.rate", load.published_per_s / 1e6);
     book.note("many.cpu", load.cpu_s / load.published_gb());
-    if let Some(one) = book.last("publish50.prepared") {
-        book.note("many.ratio", load.published_per_s / 1e6 / one);
+    if let Some(alone) = publish_alone(book) {
+        book.note("many.ratio", load.published_per_s / 1e6 / alone);
     }
     Ok(())
 }
@@ -204,8 +210,8 @@ fn both(bench: &Bench, book: &mut Book) -> Result<(), String> {
     let load = bench.on_empty(|broker| load::offer_and_consume(&bench.cores, broker, bench.sets_of_50(1, 1, 1500)))?;
     book.note("both.rate", load.published_per_s / 1e6);
     book.note("both.consumed", load.consumed_per_s / 1e6);
-    if let (Some(rate), Some(cpu)) = (book.last("publish50.prepared"), book.last("publish50.cpu")) {
-        book.note("both.ratio", load.published_per_s / 1e6 / rate);
+    if let (Some(alone), Some(cpu)) = (publish_alone(book), book.last("publish50.cpu")) {
+        book.note("both.ratio", load.published_per_s / 1e6 / alone);
         book.note("both.cpu", (load.cpu_s - cpu * load.published_gb()) / load.consumed_gb());
     }
     Ok(())

@@ -92,6 +92,7 @@ impl Plan {
             zeros_step_bytes: dice.pick(&[BLOCK, 2 * BLOCK, 8 * BLOCK, 256 << 10]),
             zeros_ahead_bytes_min: dice.pick(&[0, 1_000, BLOCK, 4 * BLOCK, 128 << 10]),
             tail_chunk_bytes_max: dice.pick(&[block, 4 * block, 1 << 20]),
+            kept_bytes_max: dice.pick(&[0, 3_000, 4 << 20]),
             walk_bytes: dice.pick(&[block, 2 * block, 256 << 10]),
             stretch_bytes: dice.pick(&[100, 1_000, 64 << 10]),
             summaries_loaded_max: dice.pick(&[1, 4]),

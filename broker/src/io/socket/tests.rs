@@ -7,7 +7,7 @@ use glommio::{LocalExecutorBuilder, Placement};
 
 use socket2::SockRef;
 
-use super::{LOCAL_RECEIVED_BYTES, Listener, MAY_HOLD_LOCAL, Socket, UNPACED, listen, local_address};
+use super::{Listener, RECEIVED_BYTES_MAX, Socket, UNPACED, listen, local_address, version};
 
 const PEER_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -42,15 +42,42 @@ fn a_port_in_use_is_refused_though_listeners_share_it() {
 }
 
 #[test]
-fn what_is_sent_to_this_machine_is_not_paced_and_much_may_lie_there() {
+fn what_is_sent_to_this_machine_is_not_paced() {
     run(|| async {
         let (socket, _peer) = connected().await?;
         let chosen = SockRef::from(&socket.descriptor()).tcp_congestion()?;
         assert!(chosen.starts_with(UNPACED), "it is {}", String::from_utf8_lossy(&chosen));
-        let held = SockRef::from(&socket.descriptor()).recv_buffer_size()?;
-        assert!(held >= LOCAL_RECEIVED_BYTES || !*MAY_HOLD_LOCAL, "{held} bytes");
         Ok(())
     });
+}
+
+#[test]
+fn a_peer_on_this_machine_may_send_ahead_as_far_as_the_system_allows() {
+    const BYTES: usize = 4 << 20;
+    run(|| async {
+        let taken = async |is_held: bool| {
+            let (socket, mut peer) = connected().await?;
+            let is_allowed = is_held && socket.hold_received(BYTES);
+            assert!(is_allowed == (is_held && *RECEIVED_BYTES_MAX >= BYTES / 2));
+            // With the smallest buffer of its own, what it can send lies with the receiver's kernel.
+            SockRef::from(&peer).set_send_buffer_size(1)?;
+            peer.set_write_timeout(Some(Duration::from_millis(200)))?;
+            let (mut sent, piece) = (0, vec![0; 16 << 10]);
+            while let Ok(count) = peer.write(&piece) {
+                sent += count;
+            }
+            io::Result::Ok((sent, is_allowed))
+        };
+        let ((little, _), (much, is_allowed)) = (taken(false).await?, taken(true).await?);
+        assert!(!is_allowed || (much > BYTES / 4 && much > 2 * little), "{much} bytes, {little} without");
+        Ok(())
+    });
+}
+
+#[test]
+fn a_kernel_s_version_is_read() {
+    let versions = ["6.18.44-fc-v669", "6.1-rc3", "7.0", "five", "6"].map(version);
+    assert_eq!(versions, [Some((6, 18)), Some((6, 1)), Some((7, 0)), None, None]);
 }
 
 #[test]

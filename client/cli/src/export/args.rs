@@ -1,9 +1,11 @@
 //! The arguments of `export` and `import`.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
+use crate::parse::duration::parse_timeout;
 use crate::parse::place::{FromArg, Moment, parse_moment};
 use crate::parse::size::parse_size_or_unlimited;
 use crate::produce::CompressionArg;
@@ -134,4 +136,8 @@ pub(crate) struct ImportArgs {
     /// How sets are compressed; those of raw files stay as they are
     #[arg(long, value_name = "CODEC", value_enum, default_value_t)]
     pub(super) compression: CompressionArg,
+
+    /// How long to go on trying to deliver a message, and to find a broker at the start
+    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = parse_timeout)]
+    pub(super) delivery_timeout: Duration,
 }

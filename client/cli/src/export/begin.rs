@@ -2,7 +2,8 @@
 //! run, the group or an earlier run has got to; in the first run of all where it is told. What retention has taken in
 //! between is counted, once.
 
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
 
 use corelane_client::{Find, Found};
 
@@ -24,6 +25,15 @@ pub(super) struct Begin {
     pub(super) log_start: u64,
 }
 
+/// The refusal of a newest file that does not say where the next one begins.
+pub(super) fn damaged(path: &Path, cause: &io::Error) -> CliError {
+    CliError::Consume(format!(
+        "{}: {cause}. It is the newest file, which says where the next one begins: put it back from a copy, or move it away, \
+         and what it held is exported again behind the file before it",
+        path.display()
+    ))
+}
+
 impl Load<'_> {
     /// The newest file of the log, if there is one.
     pub(super) fn newest_file(&self) -> Result<Option<PathBuf>, CliError> {
@@ -41,7 +51,7 @@ impl Load<'_> {
         let after = match newest {
             Some((first, path)) if first.epoch == epoch => {
                 let next = next_position(path, *first, args.format);
-                Some(next.map_err(|cause| CliError::File { path: path.clone(), cause })?)
+                Some(next.map_err(|cause| damaged(path, &cause))?)
             }
             Some((first, path)) if first.epoch > epoch => {
                 return Err(CliError::Argument(format!(

@@ -11,6 +11,7 @@ use parquet::errors::ParquetError;
 use super::args::FileFormat;
 use super::columns::{self, ParquetWriter};
 use super::names::First;
+use super::reading::refuse_empty;
 use super::record::from_json;
 use super::same::LastMessage;
 use crate::consume::{Format, Shown};
@@ -66,6 +67,7 @@ fn in_words(error: ParquetError) -> io::Error {
 
 /// Where the file behind this one begins.
 pub(super) fn next_position(path: &Path, first: First, format: FileFormat) -> io::Result<u64> {
+    refuse_empty(path)?;
     match format {
         FileFormat::Parquet => columns::next_position(path).map_err(in_words),
         // A position behind the last message's own means the next message, wherever that lies.

@@ -26,8 +26,6 @@ use crate::signals::{Interruption, Signals};
 
 /// Bytes that are read ahead of the producer.
 const AHEAD_BYTES: usize = 16 << 20;
-/// How long a message may take to be acknowledged, at the end all of them.
-const PATIENCE: Duration = Duration::from_mins(5);
 /// How long after a signal what was read may still take to be acknowledged; a second signal ends that too.
 const INTERRUPTED_PATIENCE: Duration = Duration::from_secs(10);
 
@@ -49,7 +47,7 @@ pub(super) async fn run(shared: &Shared, args: &ImportArgs) -> Result<(), CliErr
     let started = Instant::now();
     let sources = sources::find(args)?;
     let (producer, partitions) = tokio::select! {
-        prepared = begin::patiently((PATIENCE, ""), || prepare(shared, args)) => prepared?,
+        prepared = begin::patiently((args.delivery_timeout, "; --delivery-timeout says how long"), || prepare(shared, args)) => prepared?,
         interruption = signals.next() => return Err(CliError::Interrupted(interruption)),
     };
     sources.check(&args.topic, partitions, args.keep_partitions)?;
@@ -73,7 +71,7 @@ pub(super) async fn run(shared: &Shared, args: &ImportArgs) -> Result<(), CliErr
         result = work => result,
         interruption = signals.next() => Err(CliError::Interrupted(interruption)),
     };
-    let report = end(&producer, &mut signals, result.is_err()).await;
+    let report = end(&producer, args.delivery_timeout, &mut signals, result.is_err()).await;
     let (report, result) = match report {
         Ok(report) => (report, result),
         Err(interruption) => (producer.close(Duration::ZERO).await, Err(CliError::Interrupted(interruption))),
@@ -101,7 +99,7 @@ pub(super) async fn run(shared: &Shared, args: &ImportArgs) -> Result<(), CliErr
 /// A producer, and how many partitions the topic has.
 async fn prepare(shared: &Shared, args: &ImportArgs) -> Result<(Producer, u32), CliError> {
     let client = shared.connect().await?;
-    let producer = client.producer().acks(Acks::Durable).delivery_timeout(PATIENCE);
+    let producer = client.producer().acks(Acks::Durable).delivery_timeout(args.delivery_timeout);
     let producer = producer.compression(args.compression.into()).build()?;
     let partitions = producer.prepare(&args.topic).await.map_err(|error| match error {
         SendError::Topic { cause, .. } => CliError::from(cause),
@@ -111,11 +109,16 @@ async fn prepare(shared: &Shared, args: &ImportArgs) -> Result<(Producer, u32), 
 }
 
 /// Waits for what is under way; a signal leaves it a short time only, the next one none.
-async fn end(producer: &Producer, signals: &mut Signals, is_cut_short: bool) -> Result<FlushReport, Interruption> {
+async fn end(
+    producer: &Producer,
+    patience: Duration,
+    signals: &mut Signals,
+    is_cut_short: bool,
+) -> Result<FlushReport, Interruption> {
     let mut first = None;
     if !is_cut_short {
         tokio::select! {
-            report = producer.close(PATIENCE) => return Ok(report),
+            report = producer.close(patience) => return Ok(report),
             interruption = signals.next() => first = Some(interruption),
         }
     }

@@ -19,6 +19,7 @@ use super::past::Past;
 use super::whole::{self, Named, Whole};
 use super::{Summary, now_ms};
 use crate::error::CliError;
+use crate::output::count;
 
 /// See the head of this file.
 pub(super) struct Load<'a> {
@@ -268,7 +269,10 @@ impl<'a> Load<'a> {
 fn leave_out(unit: &mut Vec<ConsumedMessage>, summary: &mut Summary) {
     if let Some(first) = unit.first() {
         let (topic, partition, position) = (first.topic(), first.partition(), first.position());
-        eprintln!("corelane: the set at {position} of {topic}/{partition} is damaged; left out");
+        let left_out = count(unit.len() as u64, "message");
+        eprintln!(
+            "corelane: the set at {position} of {topic}/{partition} is damaged: {left_out} before the damage left out"
+        );
         summary.damaged += unit.len() as u64;
         unit.clear();
     }

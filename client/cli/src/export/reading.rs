@@ -34,11 +34,18 @@ impl Piece {
 
 /// Reads a file until it ends or `each` wants no more.
 pub(super) fn read(path: &Path, format: FileFormat, each: impl FnMut(Piece) -> bool) -> io::Result<()> {
+    refuse_empty(path)?;
     match format {
         FileFormat::Parquet => columns::read(path, each),
         FileFormat::Jsonl => read_lines(&mut BufReader::new(File::open(path)?), each),
         FileFormat::Raw => read_sets(&mut BufReader::with_capacity(1 << 20, File::open(path)?), each),
     }
+}
+
+/// No file is written for no message.
+pub(super) fn refuse_empty(path: &Path) -> io::Result<()> {
+    let is_empty = std::fs::metadata(path)?.len() == 0;
+    if is_empty { Err(io::Error::other("it is empty, which no exported file is: it was cut short")) } else { Ok(()) }
 }
 
 fn read_lines(reader: &mut impl BufRead, mut each: impl FnMut(Piece) -> bool) -> io::Result<()> {

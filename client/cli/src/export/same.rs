@@ -9,6 +9,7 @@ use std::path::Path;
 use corelane_client::{ConsumeError, ConsumedMessage, Consumer, ConsumerBuilder, OutOfRange, Start};
 
 use super::args::FileFormat;
+use super::begin::damaged;
 use super::file;
 use super::load::Load;
 use super::record::Loaded;
@@ -39,7 +40,7 @@ enum Same {
 impl Load<'_> {
     /// Refuses a log whose messages are not those before `next`, where the newest file ends, as far as it still has them.
     pub(super) async fn check_same(&self, path: &Path, next: u64, log_start: u64) -> Result<(), CliError> {
-        let failed = |cause| CliError::File { path: path.to_owned(), cause };
+        let failed = |cause| damaged(path, &cause);
         let same = match self.args.format {
             FileFormat::Raw => self.compare_tail(path, next).await?,
             format => match file::last_message(path, format).map_err(failed)? {
@@ -63,7 +64,7 @@ impl Load<'_> {
         let group = if self.group.is_some() { " and with another --group" } else { "" };
         CliError::Argument(format!(
             "{reason}: the log was restored from an older copy, or it is another topic's; export it to another \
-             directory{group}"
+             directory{group}. Where it was the file that changed, put it back from a copy"
         ))
     }
 

@@ -249,7 +249,7 @@ impl<'a> Job<'a> {
             self.leave_out(message);
             return Ok(());
         }
-        self.wait_for_rate(&message).await?;
+        self.wait_for_rate(message.frame().len()).await?;
         let origin = Origin {
             cluster: &self.sides.source_id,
             topic: message.topic(),
@@ -288,7 +288,7 @@ impl<'a> Job<'a> {
                 }
             }
             Step::Publish { first, set, messages } => {
-                self.wait_for_rate(&message).await?;
+                self.wait_for_rate(set.bytes()).await?;
                 let producer = self.producer.clone();
                 let delivery = self.meanwhile(publish(|| producer.send_set(set.clone()), &message)).await??;
                 self.count(messages, message.next_position() - first);
@@ -298,9 +298,9 @@ impl<'a> Job<'a> {
         Ok(())
     }
 
-    async fn wait_for_rate(&mut self, message: &GroupMessage) -> Result<(), CliError> {
+    async fn wait_for_rate(&mut self, bytes: usize) -> Result<(), CliError> {
         let Some(rate) = &mut self.rate else { return Ok(()) };
-        let wait = rate.take(message.frame().len(), Instant::now());
+        let wait = rate.take(bytes, Instant::now());
         if wait.is_zero() { Ok(()) } else { self.meanwhile(tokio::time::sleep(wait)).await }
     }
 

@@ -42,10 +42,10 @@ pub(crate) fn parse_duration_or_forever_ms(text: &str) -> Result<u64, String> {
     if text.eq_ignore_ascii_case("forever") { Ok(0) } else { parse_duration_ms(text) }
 }
 
-/// Reads a time-out: a duration that is not 0.
+/// Reads a time-out or an interval: a duration that is not 0.
 pub(crate) fn parse_timeout(text: &str) -> Result<Duration, String> {
     match parse_duration_ms(text)? {
-        0 => Err("a time-out of 0 would let nothing succeed; write for example 500ms or 10s".to_owned()),
+        0 => Err("it must be longer than 0; write for example 500ms or 10s".to_owned()),
         ms => Ok(Duration::from_millis(ms)),
     }
 }

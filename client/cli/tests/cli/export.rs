@@ -348,6 +348,32 @@ fn a_partition_that_is_refused_does_not_keep_the_others_from_being_exported() {
 }
 
 #[test]
+fn a_newest_file_that_was_cut_short_keeps_its_own_partition_only_and_is_made_again_once_it_is_gone() {
+    let broker = broker_with_topic(2);
+    for (format, bytes) in [("parquet", 100), ("jsonl", 5_000), ("raw", 0), ("jsonl", 0), ("raw", 5_001)] {
+        let dir = TestDir::new("export");
+        for partition in ["0", "1"] {
+            produce(&broker, &["--partition", partition], &numbers(0, 300));
+        }
+        export(&broker, dir.path(), &["--format", format]);
+        let cut = files(dir.path()).pop().unwrap();
+        assert!(cut.to_str().unwrap().contains("-00001-"), "{}", cut.display());
+        OpenOptions::new().write(true).open(&cut).unwrap().set_len(bytes).unwrap();
+        produce(&broker, &["--partition", "0"], b"news\n");
+        produce(&broker, &["--partition", "1"], b"news\n");
+        let finished = cli(&broker, &["export", "t", "--format", format, "--to", dir.path().to_str().unwrap()]);
+        assert_eq!(finished.status.code(), Some(1), "{format}: {}", finished.stderr);
+        let told = "1 of 2 partitions was not exported to the end: t/1";
+        assert!(finished.stderr.contains(told), "{format}: {}", finished.stderr);
+        assert!(finished.stderr.contains("put it back from a copy"), "{format}: {}", finished.stderr);
+        assert_eq!(files(dir.path()).len(), 3, "{format}: the other partition has gone on");
+        std::fs::remove_file(cut).unwrap();
+        let made_again = export(&broker, dir.path(), &["--format", format]);
+        assert!(made_again["messages"].as_u64() > Some(300), "{format}: {made_again}");
+    }
+}
+
+#[test]
 fn days_may_be_links_to_where_there_is_more_room() {
     let broker = broker_with_topic(1);
     let (dir, elsewhere) = (TestDir::new("export"), TestDir::new("elsewhere"));
@@ -395,6 +421,12 @@ fn what_is_damaged_or_lacks_what_a_message_has_is_not_imported() {
     let message = cli(&broker, &["import", to, "--topic", "copy", "--topic-id", "00c0ffee"]);
     assert_eq!(message.status.code(), Some(1));
     assert!(message.stderr.contains("line 1: it has neither value nor value_base64"), "{}", message.stderr);
+    for format in ["raw", "jsonl"] {
+        std::fs::write(dir.join(format!("t-00c0ffee-00000-00000001-00000000000000000000.{format}")), b"").unwrap();
+        let message = cli(&broker, &["import", to, "--topic", "copy", "--topic-id", "00c0ffee", "--format", format]);
+        assert_eq!(message.status.code(), Some(1));
+        assert!(message.stderr.contains("it is empty"), "{}", message.stderr);
+    }
     assert_eq!(ok(&broker, &["consume", "copy", "--exit-at-end"]), b"");
 }
 

@@ -10,7 +10,7 @@ use corelane_testkit::{Broker, BrokerOptions, Finished, run, run_with_input, wai
 use rustix::process::Signal;
 
 use crate::running::Running;
-use crate::{DEADLINE, broker_with_topic, corelane, json, ok, produce};
+use crate::{DEADLINE, broker_with_topic, corelane, json, numbers, ok, produce};
 
 /// `mirror` from one broker to another.
 fn mirror(from: &Broker, to: &Broker, args: &[&str]) -> Command {
@@ -254,6 +254,24 @@ fn what_has_arrived_is_committed_and_told_while_the_next_message_waits_for_its_t
     stop(running);
 }
 
+#[test]
+fn an_exact_mirror_keeps_to_its_rate_by_whole_sets() {
+    let (source, target) = (broker_with_topic(1), Broker::start(BrokerOptions::new()));
+    produce(&source, &[], b"small\n");
+    // A minute's worth in few sets, of which the last messages are next to nothing.
+    produce(&source, &[], &numbers(0, 2_000));
+    let mut running = start(&source, &target, &["--exact", "--rate", "1KB", "--report-interval", "100ms"]);
+    let mut copied = || {
+        let report: serde_json::Value = serde_json::from_str(&running.line()).unwrap();
+        report["messages"].as_u64().unwrap()
+    };
+    wait_until("the first message to be copied", DEADLINE, || copied() == 1);
+    for _ in 0..20 {
+        assert_eq!(copied(), 1, "the set behind it came before its time");
+    }
+    stop(running);
+}
+
 fn json_lines(broker: &Broker, topic: &str) -> Vec<serde_json::Value> {
     let finished = run(broker.cli().args(["consume", topic, "--exit-at-end", "--format", "json"]), DEADLINE);
     finished.text().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
@@ -309,6 +327,8 @@ fn an_exact_mirror_has_the_same_bytes_at_the_same_positions_however_often_it_is_
         |broker: &Broker| json(broker, &["--json", "topic", "describe", "t"])["partitions"][1]["start"].clone();
     assert!(begins(&target).as_u64().unwrap() > 100_000);
     assert_eq!(begins(&target), begins(&source));
+    let by_origin = verify(&source, &target, &[]);
+    assert!(by_origin.status.code() == Some(1) && by_origin.text().contains("compare it with --exact"));
     stop(running);
 
     // Somebody else publishes into the copy: it is one no more, and says so.

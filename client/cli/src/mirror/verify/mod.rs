@@ -9,11 +9,12 @@ mod exactly;
 use std::collections::HashMap;
 use std::fmt::Write;
 
-use corelane_client::{ConsumeError, ConsumedMessage, Consumer, TopicInfo};
+use corelane_client::{CallError, ConsumeError, ConsumedMessage, Consumer, TopicInfo};
 use serde::Serialize;
 
 use super::Sides;
 use super::args::VerifyArgs;
+use super::lineage::step_in;
 use super::targets::why_left_out;
 use crate::args::Shared;
 use crate::error::CliError;
@@ -69,11 +70,26 @@ pub(super) async fn run(shared: &Shared, args: &VerifyArgs) -> Result<(), CliErr
             findings.extend(of_topic(topic, &target).map(|finding| Finding { notes: vec![note.clone()], ..finding }));
         } else if between.exact {
             findings.extend(exactly::compare(&sides, topic, &target).await?);
+        } else if is_exact_copy(&sides, topic, &target).await? {
+            // Its messages are the original's own and do not say where they come from.
+            let problem = "the target is an exact copy: compare it with --exact";
+            let problems = vec![problem.to_owned()];
+            findings.extend(of_topic(topic, &target).map(|finding| Finding { problems: problems.clone(), ..finding }));
         } else {
             findings.extend(by_origin::compare(&sides, topic, &target, between.local_only, &committed).await?);
         }
     }
     tell(shared, &findings)
+}
+
+/// Whether what the target has under this name is an exact copy of the topic.
+async fn is_exact_copy(sides: &Sides, topic: &TopicInfo, target: &str) -> Result<bool, CliError> {
+    match sides.target.admin().describe_topic(target).await {
+        Ok(found) => Ok(step_in(&found.topic.copy_of, &sides.source_id)
+            .is_some_and(|step| step.topic == topic.name && step.topic_id == topic.topic_id.short())),
+        Err(CallError::UnknownTopic { .. }) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
 }
 
 async fn committed(sides: &Sides, group: &str) -> Result<Committed, CliError> {
