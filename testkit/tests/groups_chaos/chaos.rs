@@ -282,7 +282,8 @@ async fn round(cluster: Cluster, seed: u64, length: Duration) {
             "longest pause {length:?}, of partition {partition}; its owner got {others} messages of others meanwhile"
         );
     }
-    assert!(figures.ownerships > 2 * PARTITIONS as usize && figures.published > 0, "{figures:?}");
+    // How much moves in a few seconds is chance; that something did must be so, or nothing was tried.
+    assert!(figures.ownerships > PARTITIONS as usize && figures.published > 0, "{figures:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
