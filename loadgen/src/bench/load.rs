@@ -79,15 +79,21 @@ pub(crate) fn offer_and_consume(cores: &Cores, broker: &Broker, offer: Offer) ->
 }
 
 fn with_cost(cores: &Cores, broker: &Broker, work: impl FnOnce() -> Result<Flow, String>) -> Result<Load, String> {
-    let cpu_before = broker.cpu_s();
     cores.as_load();
-    let flow = work()?;
+    let (flow, cpu_s) = with_cpu(broker, work)?;
     Ok(Load {
         published: flow.published,
         published_per_s: flow.published / flow.publishing_s,
         consumed: flow.consumed,
         consumed_per_s: flow.consumed / flow.consuming_s,
-        cpu_s: broker.cpu_s() - cpu_before,
+        cpu_s,
         ..Load::default()
     })
+}
+
+/// Does something; the broker's CPU-seconds meanwhile come with the outcome.
+pub(crate) fn with_cpu<T>(broker: &Broker, work: impl FnOnce() -> Result<T, String>) -> Result<(T, f64), String> {
+    let before = broker.cpu_s();
+    let outcome = work()?;
+    Ok((outcome, broker.cpu_s() - before))
 }

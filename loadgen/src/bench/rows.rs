@@ -11,7 +11,7 @@ use crate::book::Book;
 use crate::broker::{Broker, files_below};
 use crate::consume;
 use crate::first;
-use crate::load::{self, Load, MESSAGE_BYTES};
+use crate::load::{self, Load, MESSAGE_BYTES, with_cpu};
 use crate::publish::Offer;
 use crate::rounds::Bench;
 
@@ -266,12 +266,6 @@ fn fan_out(bench: &Bench, book: &mut Book) -> Result<(), String> {
         book.note("fanout.read", (broker.read_bytes() - read_before) / one.bytes);
         Ok(())
     })
-}
-
-fn with_cpu<T>(broker: &Broker, work: impl FnOnce() -> Result<T, String>) -> Result<(T, f64), String> {
-    let before = broker.cpu_s();
-    let outcome = work()?;
-    Ok((outcome, broker.cpu_s() - before))
 }
 
 fn start_empty(bench: &Bench, book: &mut Book) -> Result<(), String> {
