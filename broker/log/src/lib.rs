@@ -7,6 +7,7 @@
 
 pub mod blocking;
 pub mod checkpoint;
+mod commits;
 pub mod config;
 mod coverage;
 pub mod data_dir;

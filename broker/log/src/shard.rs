@@ -8,6 +8,7 @@ use std::pin::pin;
 use std::rc::{Rc, Weak};
 use std::task::Poll;
 
+use crate::commits::Commits;
 use crate::env::{Arena, Disk, Env, File};
 use crate::limits;
 use crate::notify::Notify;
@@ -37,6 +38,8 @@ pub(crate) trait Tenant {
     fn flush_for_memory(&self);
     /// Closes the file that readers use of the segment at `base`.
     fn close_read_file(&self, base: u64);
+    /// So many commits of others have ended that its own may begin.
+    fn others_ended(&self);
 }
 
 /// What the partitions of one shard share. Cheap to clone; clones share everything.
@@ -74,6 +77,7 @@ struct ShardInner<E: Env> {
     waiting: Cell<usize>,
     /// What partitions keep outside the arena, in bytes.
     kept_bytes: Rc<Cell<usize>>,
+    commits: Rc<Commits>,
 }
 
 impl<E: Env> Shard<E> {
@@ -95,6 +99,7 @@ impl<E: Env> Shard<E> {
             freed: Notify::default(),
             waiting: Cell::default(),
             kept_bytes: Rc::default(),
+            commits: Rc::default(),
         };
         Self { inner: Rc::new(inner) }
     }
@@ -106,6 +111,11 @@ impl<E: Env> Shard<E> {
 
     pub(crate) fn tuning(&self) -> &Tuning {
         &self.inner.tuning
+    }
+
+    /// The small commits of its partitions.
+    pub(crate) fn commits(&self) -> &Rc<Commits> {
+        &self.inner.commits
     }
 
     /// A chunk of at least `bytes` bytes; hot tails make room for it if need be.

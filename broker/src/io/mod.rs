@@ -9,6 +9,7 @@ pub mod env;
 pub mod memory;
 mod operations;
 pub mod pipe;
+pub mod readiness;
 pub mod ring;
 pub mod signal;
 pub mod socket;

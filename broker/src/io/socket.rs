@@ -1,24 +1,22 @@
 //! TCP sockets of a shard: listeners that share a port, streams that receive into two places at once and send many slices
-//! with one call. What the socket takes or gives at once costs one system call; only waiting goes through the executor.
+//! with one call. What the socket takes or gives at once costs one system call; only waiting goes through the ring.
 
-use std::cell::{Cell, RefCell};
 use std::fs;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{Shutdown, SocketAddr};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
-use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::LazyLock;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use bytes::{Buf, BytesMut};
-use futures_util::io::{AsyncRead, AsyncWrite};
 use glommio::net::{TcpListener, TcpStream};
 use rustix::net::{RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags};
 use socket2::{Domain, Protocol, SockRef, TcpKeepalive, Type};
 
 use super::pipe::Pipe;
+use super::readiness::{Interest, Wait};
+use super::ring::{Ring, WeakRing};
 use crate::limits;
 
 /// Connections that wait to be accepted; more are refused by the kernel.
@@ -27,8 +25,6 @@ const BACKLOG: i32 = 1024;
 const KEEPALIVE_AFTER_PART: u32 = 2;
 /// ... again and again, one part in so many apart.
 const KEEPALIVE_INTERVAL_PART: u32 = 6;
-/// What one wait for a socket that is full sends when it ends, in bytes.
-const SEND_AFTER_WAIT_BYTES: usize = 64 << 10;
 /// How what is sent to a peer on this machine keeps to what the network bears: by its window alone. Where the system's choice
 /// is one that paces (BBR), a timer for every burst costs a fifth of the core.
 const UNPACED: &[u8] = b"reno";
@@ -41,8 +37,6 @@ static RECEIVED_BYTES_MAX: LazyLock<usize> = LazyLock::new(|| {
     let release = rustix::system::uname().release().to_string_lossy().into_owned();
     if version(&release).is_some_and(|version| version >= HOLDS_SINCE) { most.unwrap_or(0) } else { 0 }
 });
-/// What is taken out of a pipe to wait with, in bytes: copied, so little.
-const TAKEN_BYTES_MAX: usize = 16 << 10;
 
 /// Makes `count` listeners on one address: the kernel spreads connections over them. Port 0 is chosen once for all.
 ///
@@ -80,15 +74,17 @@ pub fn local_address(socket: &OwnedFd) -> io::Result<SocketAddr> {
 
 /// A shard's listener.
 pub struct Listener {
-    listener: TcpListener,
+    inner: TcpListener,
+    ring: Ring,
     peer_timeout: Duration,
 }
 
 impl Listener {
-    /// Takes a listening socket over. Must be called on a glommio executor. `peer_timeout` is for its connections.
-    pub fn new(socket: OwnedFd, peer_timeout: Duration) -> Self {
+    /// Takes a listening socket over. Must be called on a glommio executor. `ring` and `peer_timeout` are for
+    /// its connections.
+    pub fn new(socket: OwnedFd, ring: &Ring, peer_timeout: Duration) -> Self {
         // SAFETY: the descriptor is a listening socket that is given up here; the listener owns and closes it.
-        Self { listener: unsafe { TcpListener::from_raw_fd(socket.into_raw_fd()) }, peer_timeout }
+        Self { inner: unsafe { TcpListener::from_raw_fd(socket.into_raw_fd()) }, ring: ring.clone(), peer_timeout }
     }
 
     /// The next connection.
@@ -96,8 +92,8 @@ impl Listener {
     /// # Errors
     /// What `accept` answers; with too many open files, trying again at once does not help.
     pub async fn accept(&self) -> io::Result<Socket> {
-        let stream = self.listener.accept().await.map_err(io::Error::from)?;
-        Socket::from_stream(stream, self.peer_timeout)
+        let stream = self.inner.accept().await.map_err(io::Error::from)?;
+        Socket::from_stream(stream, &self.ring, self.peer_timeout)
     }
 }
 
@@ -106,9 +102,9 @@ impl Listener {
 pub struct Socket(Rc<Stream>);
 
 struct Stream {
-    stream: RefCell<TcpStream>,
-    /// Set when the last receive found less than it had room for: then the next one waits first.
-    is_drained: Cell<bool>,
+    stream: TcpStream,
+    /// Where it is waited for what comes and for room. The ring owns those who wait, so they do not own it.
+    ring: WeakRing,
 }
 
 impl Socket {
@@ -118,13 +114,13 @@ impl Socket {
     ///
     /// # Errors
     /// When its options cannot be set.
-    pub fn new(socket: OwnedFd, peer_timeout: Duration) -> io::Result<Self> {
+    pub fn new(socket: OwnedFd, ring: &Ring, peer_timeout: Duration) -> io::Result<Self> {
         // SAFETY: the descriptor is a connected socket that is given up here; the stream owns and closes it.
-        Self::from_stream(unsafe { TcpStream::from_raw_fd(socket.into_raw_fd()) }, peer_timeout)
+        Self::from_stream(unsafe { TcpStream::from_raw_fd(socket.into_raw_fd()) }, ring, peer_timeout)
     }
 
-    fn from_stream(stream: TcpStream, peer_timeout: Duration) -> io::Result<Self> {
-        let socket = Self(Rc::new(Stream { stream: RefCell::new(stream), is_drained: Cell::new(true) }));
+    fn from_stream(stream: TcpStream, ring: &Ring, peer_timeout: Duration) -> io::Result<Self> {
+        let socket = Self(Rc::new(Stream { stream, ring: ring.downgrade() }));
         let options = socket.descriptor();
         let options = SockRef::from(&options);
         // Nobody but `poll_send_pipe` relies on it: the executor's own calls do not block either way.
@@ -146,7 +142,7 @@ impl Socket {
     }
 
     fn descriptor(&self) -> BorrowedFd<'_> {
-        let raw = self.0.stream.borrow().as_raw_fd();
+        let raw = self.0.stream.as_raw_fd();
         // SAFETY: the stream owns the descriptor and lives as long as this borrow of it; nobody takes it out.
         unsafe { BorrowedFd::borrow_raw(raw) }
     }
@@ -216,71 +212,66 @@ impl Socket {
     /// finished.
     pub fn poll_receive(
         &self,
+        wait: &mut Wait,
         context: &mut Context<'_>,
         first: &mut [u8],
         second: &mut [u8],
     ) -> Poll<io::Result<usize>> {
-        let room = first.len() + second.len();
-        if !self.0.is_drained.get() {
-            let mut vectors = [IoSliceMut::new(first), IoSliceMut::new(second)];
-            let mut control = RecvAncillaryBuffer::default();
-            match rustix::net::recvmsg(self.descriptor(), &mut vectors, &mut control, RecvFlags::DONTWAIT) {
-                Ok(received) => {
-                    self.0.is_drained.set(received.bytes < room);
-                    return Poll::Ready(Ok(received.bytes));
-                }
-                Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
-                Err(error) => return Poll::Ready(Err(error.into())),
+        ready!(wait.poll_over(context));
+        let mut vectors = [IoSliceMut::new(first), IoSliceMut::new(second)];
+        let mut control = RecvAncillaryBuffer::default();
+        match rustix::net::recvmsg(self.descriptor(), &mut vectors, &mut control, RecvFlags::DONTWAIT) {
+            Ok(received) => Poll::Ready(Ok(received.bytes)),
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {
+                wait.begin(&self.0.ring, self, Interest::Arrival, context);
+                Poll::Pending
             }
+            Err(error) => Poll::Ready(Err(error.into())),
         }
-        let polled = Pin::new(&mut *self.0.stream.borrow_mut()).poll_read(context, first);
-        if let Poll::Ready(Ok(received)) = polled {
-            self.0.is_drained.set(received < first.len());
-        }
-        polled
     }
 
     /// Sends from the front of `slices`, which must hold something; answers how many bytes went. When `more` follows at
     /// once, the last packet waits for it.
-    pub fn poll_send(&self, context: &mut Context<'_>, slices: &[IoSlice<'_>], more: bool) -> Poll<io::Result<usize>> {
+    pub fn poll_send(
+        &self,
+        wait: &mut Wait,
+        context: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+        more: bool,
+    ) -> Poll<io::Result<usize>> {
         let mut flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         flags.set(SendFlags::MORE, more);
-        match rustix::net::sendmsg(self.descriptor(), slices, &mut SendAncillaryBuffer::default(), flags) {
-            Ok(sent) => return Poll::Ready(Ok(sent)),
-            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
-            Err(error) => return Poll::Ready(Err(error.into())),
-        }
-        // The executor has no wait for room by itself: its write waits and sends.
-        let first = slices.iter().find(|slice| !slice.is_empty()).map_or(&[][..], |slice| slice);
-        let first = &first[..first.len().min(SEND_AFTER_WAIT_BYTES)];
-        Pin::new(&mut *self.0.stream.borrow_mut()).poll_write(context, first)
+        self.poll_with_room(wait, context, || {
+            Ok(rustix::net::sendmsg(self.descriptor(), slices, &mut SendAncillaryBuffer::default(), flags)?)
+        })
     }
 
-    /// Sends up to `bytes_max` bytes from the front of a pipe, which must hold some, without copying them. `taken` are
-    /// bytes that were taken out of the pipe to wait for room with; they go first.
+    /// Sends up to `bytes_max` bytes from the front of a pipe, which must hold some, without copying them.
     pub fn poll_send_pipe(
         &self,
+        wait: &mut Wait,
         context: &mut Context<'_>,
         pipe: &mut Pipe,
-        taken: &mut BytesMut,
         bytes_max: usize,
     ) -> Poll<io::Result<usize>> {
-        if taken.is_empty() {
-            match pipe.splice_to(self.descriptor(), bytes_max) {
-                Ok(sent) => return Poll::Ready(Ok(sent)),
-                Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
-                Err(error) => return Poll::Ready(Err(error)),
+        self.poll_with_room(wait, context, || pipe.splice_to(self.descriptor(), bytes_max))
+    }
+
+    /// Sends, once there is room for some of it.
+    fn poll_with_room(
+        &self,
+        wait: &mut Wait,
+        context: &mut Context<'_>,
+        send: impl FnOnce() -> io::Result<usize>,
+    ) -> Poll<io::Result<usize>> {
+        ready!(wait.poll_over(context));
+        match send() {
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
+                wait.begin(&self.0.ring, self, Interest::Room, context);
+                Poll::Pending
             }
-            // The executor has no wait for room by itself: its write of a few bytes waits and sends.
-            taken.resize(TAKEN_BYTES_MAX, 0);
-            let count = pipe.read(taken)?;
-            taken.truncate(count);
+            outcome => Poll::Ready(outcome),
         }
-        let polled = Pin::new(&mut *self.0.stream.borrow_mut()).poll_write(context, taken);
-        if let Poll::Ready(Ok(sent)) = polled {
-            taken.advance(sent);
-        }
-        polled
     }
 }
 

@@ -22,6 +22,7 @@ use crate::io::arena::ShardSlice;
 use crate::io::disk::ShardFile;
 use crate::io::env::ShardEnv;
 use crate::io::pipe::Pipe;
+use crate::io::readiness::Wait;
 use crate::io::signal::Signal;
 use crate::io::socket::Socket;
 use crate::io::turns::Turns;
@@ -200,7 +201,7 @@ impl Outgoing {
 
     /// Sends what comes, for ever; ends with the first error.
     pub(super) async fn send_all(&self) -> io::Result<()> {
-        let mut since_turn = 0;
+        let (mut wait, mut since_turn) = (Wait::default(), 0);
         loop {
             if self.queue.borrow().entries.is_empty() {
                 self.filled.wait().await;
@@ -209,7 +210,7 @@ impl Outgoing {
             self.turns.take().await;
             self.look_up().await?;
             self.read_ahead();
-            let sent = self.send_next().await?;
+            let sent = self.send_next(&mut wait).await?;
             if sent == 0 {
                 self.finish_read().await?;
                 continue;
@@ -229,7 +230,7 @@ impl Outgoing {
 
     /// Sends what is next: a large piece of memory by reference where that pays, else what is in memory from the front on.
     /// 0: nothing is.
-    async fn send_next(&self) -> io::Result<usize> {
+    async fn send_next(&self, wait: &mut Wait) -> io::Result<usize> {
         let mut bytes_max = usize::MAX;
         let by_reference = if self.lane.is_open() { self.queue.borrow().front_by_reference() } else { None };
         if let Some(slice) = by_reference {
@@ -242,16 +243,16 @@ impl Outgoing {
                 Sent::Declined => {}
             }
         }
-        poll_fn(|context| self.poll_send(context, bytes_max)).await
+        poll_fn(|context| self.poll_send(wait, context, bytes_max)).await
     }
 
     /// Sends what is in memory from the front on, up to what is to be sent by reference, `bytes_max` bytes at most. 0: nothing
     /// is.
-    fn poll_send(&self, context: &mut Context<'_>, bytes_max: usize) -> Poll<io::Result<usize>> {
+    fn poll_send(&self, wait: &mut Wait, context: &mut Context<'_>, bytes_max: usize) -> Poll<io::Result<usize>> {
         let polled = {
             let mut queue = self.queue.borrow_mut();
-            if let Some((pipe, taken)) = queue.front_pipe() {
-                self.socket.poll_send_pipe(context, pipe, taken, limits::SEND_PIECE_BYTES)
+            if let Some(pipe) = queue.front_pipe() {
+                self.socket.poll_send_pipe(wait, context, pipe, limits::SEND_PIECE_BYTES)
             } else {
                 let mut slices = [IoSlice::new(&[]); SLICES_MAX];
                 let by_reference_min = if self.lane.is_open() { limits::ZERO_COPY_BYTES_MIN } else { usize::MAX };
@@ -259,7 +260,7 @@ impl Outgoing {
                 if count == 0 {
                     return Poll::Ready(Ok(0));
                 }
-                self.socket.poll_send(context, &slices[..count], more)
+                self.socket.poll_send(wait, context, &slices[..count], more)
             }
         };
         if polled.is_pending() {
@@ -332,10 +333,10 @@ impl Drop for Outgoing {
 
 impl Queue {
     /// The pipe whose bytes are next.
-    fn front_pipe(&mut self) -> Option<(&mut Pipe, &mut BytesMut)> {
+    fn front_pipe(&mut self) -> Option<&mut Pipe> {
         match self.entries.front_mut() {
             Some(Entry::Log(payload)) => match payload.staged.front_mut() {
-                Some(Staged::Pipe { pipe, taken }) => Some((pipe, taken)),
+                Some(Staged::Pipe(pipe)) => Some(pipe),
                 _ => None,
             },
             _ => None,
@@ -484,7 +485,7 @@ impl Entry {
         let has_pipe = payload.is_some_and(LogPayload::has_pipe);
         let staged = staged.map_while(|staged| match staged {
             Staged::Memory { slice, .. } => Some(&slice[..]),
-            Staged::Pipe { .. } => None,
+            Staged::Pipe(_) => None,
         });
         let pieces = payload.filter(|_| !has_pipe).into_iter().flat_map(|payload| payload.pieces.iter());
         let pieces = pieces.map_while(|piece| match piece {
@@ -517,7 +518,7 @@ impl LogPayload {
 
     /// Whether some of what is staged lies in a pipe.
     fn has_pipe(&self) -> bool {
-        self.staged.iter().any(|staged| matches!(staged, Staged::Pipe { .. }))
+        self.staged.iter().any(|staged| matches!(staged, Staged::Pipe(_)))
     }
 
     /// Takes up to `sent` bytes away from the front; answers how many.
@@ -526,9 +527,9 @@ impl LogPayload {
         let taken = left;
         self.bytes -= taken;
         self.at += taken as u64;
-        if let Some(Staged::Pipe { pipe, taken }) = self.staged.front() {
+        if let Some(Staged::Pipe(pipe)) = self.staged.front() {
             // What was sent has left the pipe already, and nothing else was sent with it.
-            if taken.is_empty() && pipe.bytes() == 0 {
+            if pipe.bytes() == 0 {
                 self.staged.pop_front();
             }
             left = 0;
