@@ -34,7 +34,8 @@ use crate::service::context::{LogBytes, Promise, Reply};
 const SLICES_MAX: usize = 64;
 /// Bytes after which one call takes no further slice: copying them keeps the shard for so long.
 const SEND_BYTES_MAX: usize = 2 * limits::SEND_PIECE_BYTES;
-/// What is copied of a piece that is to be sent by reference when the socket is full, in bytes: something must be, to wait.
+/// What is copied of a piece that is to be sent by reference when the socket was full, in bytes: sending is how room is waited
+/// for.
 const WAIT_BYTES: usize = 16 << 10;
 
 /// The least that is read at a time for a peer that did not take what was read for it before.
