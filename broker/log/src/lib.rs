@@ -7,7 +7,6 @@
 
 pub mod blocking;
 pub mod checkpoint;
-mod commits;
 pub mod config;
 mod coverage;
 pub mod data_dir;

@@ -69,9 +69,6 @@ pub const WRITE_BYTES_MAX: u64 = MIB;
 /// While other writes are in flight, a flush waits until it would cover so many bytes: each costs about as much whatever it
 /// covers.
 pub const FLUSH_BYTES_MIN: u64 = MIB;
-/// A commit that is one synchronous write waits until one in so many of the shard's commits in flight have ended: with fewer in
-/// flight it begins at once, with many it takes that part longer and carries more.
-pub const COMMITS_WAITED_FOR_PART: usize = 32;
 /// A topic that is flushed by count alone is flushed after so long at the latest: a publish that waits for its flush, and a
 /// reader, must not wait for messages that may never come.
 pub const FLUSH_INTERVAL_BY_COUNT: Duration = Duration::from_secs(1);

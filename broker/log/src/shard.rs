@@ -8,7 +8,6 @@ use std::pin::pin;
 use std::rc::{Rc, Weak};
 use std::task::Poll;
 
-use crate::commits::Commits;
 use crate::env::{Arena, Disk, Env, File};
 use crate::limits;
 use crate::notify::Notify;
@@ -38,8 +37,6 @@ pub(crate) trait Tenant {
     fn flush_for_memory(&self);
     /// Closes the file that readers use of the segment at `base`.
     fn close_read_file(&self, base: u64);
-    /// So many commits of others have ended that its own may begin.
-    fn others_ended(&self);
 }
 
 /// What the partitions of one shard share. Cheap to clone; clones share everything.
@@ -77,7 +74,6 @@ struct ShardInner<E: Env> {
     waiting: Cell<usize>,
     /// What partitions keep outside the arena, in bytes.
     kept_bytes: Rc<Cell<usize>>,
-    commits: Rc<Commits>,
 }
 
 impl<E: Env> Shard<E> {
@@ -99,7 +95,6 @@ impl<E: Env> Shard<E> {
             freed: Notify::default(),
             waiting: Cell::default(),
             kept_bytes: Rc::default(),
-            commits: Rc::default(),
         };
         Self { inner: Rc::new(inner) }
     }
@@ -111,11 +106,6 @@ impl<E: Env> Shard<E> {
 
     pub(crate) fn tuning(&self) -> &Tuning {
         &self.inner.tuning
-    }
-
-    /// The small commits of its partitions.
-    pub(crate) fn commits(&self) -> &Rc<Commits> {
-        &self.inner.commits
     }
 
     /// A chunk of at least `bytes` bytes; hot tails make room for it if need be.

@@ -77,32 +77,27 @@ impl<E: Env> Tail<E> {
         needed.max(self.preferred_bytes).next_power_of_two().min(self.chunk_bytes_max)
     }
 
-    /// Copies the bytes of `end`'s block below `end` to the front of a fresh chunk, if they are in memory.
-    pub(crate) fn copy_partial(&self, end: u64, base: u64, chunk: &EnvChunk<E>) -> bool {
-        let partial = partial_bytes(end, base);
-        let copy = |bytes: &[u8]| {
-            chunk.with_spare(0..partial, |front| front.copy_from_slice(bytes));
-            true
-        };
+    /// The bytes of `end`'s block below `end`, if they are in memory.
+    pub(crate) fn copy_partial(&self, end: u64, base: u64) -> Option<Vec<u8>> {
+        let partial = partial_bytes(end, base) as u64;
         if partial == 0 {
-            return true;
+            return Some(Vec::new());
         }
         if let Some(kept) = self.last_block.as_ref().filter(|kept| kept.end == end) {
-            return copy(&kept.bytes);
+            return Some(kept.bytes.to_vec());
         }
-        let last = self.chunks.back().filter(|last| last.end() == end && last.origin >= base);
-        last.is_some_and(|last| {
-            let filled = last.chunk.filled();
-            copy(&last.chunk.slice(filled - partial..filled))
-        })
+        let last = self.chunks.back().filter(|last| last.end() == end && last.origin >= base)?;
+        let filled = last.chunk.filled();
+        Some(last.chunk.slice(filled - partial as usize..filled).to_vec())
     }
 
-    /// Goes on in a fresh chunk, whose first `partial` bytes are those of `end`'s block below it.
-    pub(crate) fn push(&mut self, chunk: EnvChunk<E>, end: u64, partial: usize) {
-        chunk.fill_to(partial);
+    /// Goes on in a fresh chunk, whose first block begins with `partial`.
+    pub(crate) fn push(&mut self, chunk: EnvChunk<E>, end: u64, partial: &[u8]) {
+        chunk.with_spare(0..partial.len(), |spare| spare.copy_from_slice(partial));
+        chunk.fill_to(partial.len());
         self.last_block = None;
         self.preferred_bytes = (chunk.capacity() * 2).min(self.chunk_bytes_max);
-        let origin = end - partial as u64;
+        let origin = end - partial.len() as u64;
         self.chunks.push_back(TailChunk { number: self.next_number, chunk, origin, from: end, offered: false });
         self.next_number += 1;
     }

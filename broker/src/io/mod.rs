@@ -9,7 +9,6 @@ pub mod env;
 pub mod memory;
 mod operations;
 pub mod pipe;
-pub mod readiness;
 pub mod ring;
 pub mod signal;
 pub mod socket;

@@ -3,8 +3,9 @@
 //! Only for files that nobody writes any more: a page that a socket still holds must not change.
 
 use std::cell::{Cell, RefCell};
-use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::io::{self, Read as _};
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::rc::Rc;
 
 use io_uring::squeue::Entry;
@@ -93,6 +94,17 @@ impl Pipe {
         let moved = splice(&self.ends().read, None, socket, None, wanted, SpliceFlags::NONBLOCK)?;
         self.content = Content::Bytes(self.bytes() - moved);
         Ok(moved)
+    }
+
+    /// Takes up to `into.len()` bytes out, by copying them.
+    pub(super) fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let raw = self.ends().read.as_raw_fd();
+        // SAFETY: the descriptor is open as long as `self`; the file made of it is never dropped, so it closes nothing.
+        let mut reader = ManuallyDrop::new(unsafe { std::fs::File::from_raw_fd(raw) });
+        let wanted = self.bytes().min(into.len());
+        let taken = reader.read(&mut into[..wanted])?;
+        self.content = Content::Bytes(self.bytes() - taken);
+        Ok(taken)
     }
 }
 

@@ -18,25 +18,21 @@ use rustix::event::{EventfdFlags, eventfd};
 use slab::Slab;
 
 use super::arena::ShardArena;
-use super::readiness::Watch;
 use super::signal::Signal;
 
 /// Entries of the submission queue.
 const SUBMISSIONS_MAX: u32 = 256;
-/// Operations under way at a time; later ones wait. At most half the completion queue: closing a descriptor is let in beyond
-/// it, and the sockets that are waited for, of which there may be so many that the kernel keeps some completions back.
+/// Operations under way at a time; later ones wait. At most half the completion queue, so that it never overflows:
+/// closing a descriptor is let in beyond it.
 const OPERATIONS_MAX: usize = 1024;
 /// Operations whose result is known and that are held until the kernel has let go of their memory; they keep no other from
 /// being let in, and nothing more is sent by zero copy beyond them.
 const HELD_MAX: usize = 1024;
 /// Entries of the completion queue.
 const COMPLETIONS_MAX: u32 = 4096;
-/// Added to the numbers of waits for sockets, to tell them from operations.
-const WATCH: u64 = 1 << 32;
-/// The number of a request whose answer nobody wants.
-const UNWATCHED: u64 = u64::MAX;
 
-const _: () = assert!(OPERATIONS_MAX + HELD_MAX <= COMPLETIONS_MAX as usize / 2, "operations leave room for sockets");
+const _: () =
+    assert!(OPERATIONS_MAX + HELD_MAX <= COMPLETIONS_MAX as usize / 2, "the completion queue never overflows");
 
 /// One operation: what to ask of the kernel, and what to make of its answer.
 pub(super) trait Operation: 'static {
@@ -87,11 +83,7 @@ pub(super) struct WeakRing(Weak<State>);
 struct State {
     uring: RefCell<IoUring>,
     tasks: RefCell<Slab<Rc<Task<dyn Operation>>>>,
-    /// Sockets that are waited for.
-    watches: RefCell<Slab<Rc<Watch>>>,
-    /// Those whose wait is over, until they are told.
-    news: RefCell<Vec<Rc<Watch>>>,
-    /// How many of the tasks have their result and are held until the kernel lets go of their memory.
+    /// How many of these have their result and are held until the kernel lets go of their memory.
     held: Cell<usize>,
     /// Requests that the next turn submits.
     gathered: RefCell<VecDeque<Entry>>,
@@ -139,8 +131,6 @@ impl Ring {
         let ring = Self(Rc::new(State {
             uring: RefCell::new(uring),
             tasks: RefCell::new(Slab::new()),
-            watches: RefCell::new(Slab::new()),
-            news: RefCell::new(Vec::new()),
             held: Cell::new(0),
             gathered: RefCell::new(VecDeque::new()),
             submit_due: Signal::default(),
@@ -225,12 +215,6 @@ impl Ring {
         self.0.reap();
     }
 
-    /// Sockets that are waited for.
-    #[cfg(test)]
-    pub(super) fn watches(&self) -> usize {
-        self.0.watches.borrow().len()
-    }
-
     /// Operations under way: their results are not known yet.
     pub fn operations(&self) -> usize {
         self.0.operations()
@@ -243,25 +227,6 @@ impl Ring {
 }
 
 impl WeakRing {
-    /// Begins to wait for a socket; answers the number of the wait.
-    ///
-    /// # Panics
-    /// When the ring is gone.
-    pub(super) fn watch(&self, watch: Rc<Watch>) -> usize {
-        let state = self.0.upgrade().expect("a shard's sockets do not outlive its ring");
-        let entry = opcode::PollAdd::new(types::Fd(watch.socket().raw()), watch.interest().events()).build();
-        let number = state.watches.borrow_mut().insert(watch);
-        state.gather(WATCH + number as u64, entry);
-        number
-    }
-
-    /// Ends a wait for a socket that is not over. It lasts until the kernel has heard of it.
-    pub(super) fn give_up(&self, number: usize) {
-        if let Some(state) = self.0.upgrade() {
-            state.gather(UNWATCHED, opcode::PollRemove::new(WATCH + number as u64).build());
-        }
-    }
-
     /// Closes a descriptor off the executor's thread: the last close of an unlinked file frees its blocks, which takes
     /// milliseconds. Without a ring it is closed here.
     pub(super) fn close(&self, descriptor: OwnedFd) {
@@ -297,11 +262,11 @@ impl State {
     fn start(&self, task: Rc<Task<dyn Operation>>) {
         let entry = task.operation.borrow_mut().entry();
         let index = self.tasks.borrow_mut().insert(task);
-        self.gather(index as u64, entry);
+        self.gather(index, entry);
     }
 
-    fn gather(&self, number: u64, entry: Entry) {
-        self.gathered.borrow_mut().push_back(entry.user_data(number));
+    fn gather(&self, index: usize, entry: Entry) {
+        self.gathered.borrow_mut().push_back(entry.user_data(index as u64));
         self.submit_due.notify();
     }
 
@@ -341,16 +306,12 @@ impl State {
     /// Takes the completions that are there.
     fn reap(&self) {
         loop {
-            let Some((number, result, flags)) = self.next_completion() else { return };
-            if number == UNWATCHED {
-                continue;
-            }
-            if number >= WATCH {
-                let watch = self.watches.borrow_mut().remove((number - WATCH) as usize);
-                self.news.borrow_mut().push(watch);
-                continue;
-            }
-            let index = number as usize;
+            let Some((index, result, flags)) = ({
+                let mut uring = self.uring.borrow_mut();
+                uring.completion().next().map(|entry| (entry.user_data() as usize, entry.result(), entry.flags()))
+            }) else {
+                return;
+            };
             let task = Rc::clone(self.tasks.borrow().get(index).expect("a completion belongs to a task"));
             if cqueue::notif(flags) {
                 task.operation.borrow_mut().released(result);
@@ -362,7 +323,7 @@ impl State {
             match step {
                 Step::Again => {
                     let entry = task.operation.borrow_mut().entry();
-                    self.gather(number, entry);
+                    self.gather(index, entry);
                 }
                 Step::Done(result) => {
                     if cqueue::more(flags) {
@@ -379,29 +340,6 @@ impl State {
                 }
             }
         }
-    }
-
-    /// Wakes those who waited for sockets. Not at every look: until the executor's own ring has its turn more arrives, and
-    /// each receive finds more.
-    fn tell_news(&self) {
-        for watch in self.news.take() {
-            watch.end();
-        }
-    }
-
-    /// The next completion: its number, its result and its flags.
-    fn next_completion(&self) -> Option<(u64, i32, u32)> {
-        let mut uring = self.uring.borrow_mut();
-        let known = |entry: cqueue::Entry| (entry.user_data(), entry.result(), entry.flags());
-        if let Some(entry) = uring.completion().next() {
-            return Some(known(entry));
-        }
-        if !uring.submission().cq_overflow() {
-            return None;
-        }
-        // The kernel keeps back what found no room. Where it cannot give it now, it is asked again at the next look.
-        let _ = uring.submit_and_wait(0);
-        uring.completion().next().map(known)
     }
 
     /// The kernel knows nothing of the operation any more.
@@ -425,7 +363,6 @@ impl Drop for State {
             }
             self.reap();
         }
-        // Of the sockets that are still waited for the kernel has no memory of ours; its waits end with the ring.
         // What is held, the kernel only reads, for as long as a peer does not acknowledge it: that is not waited for. The
         // pages stay pinned with the registered buffer until then, whatever becomes of the ring; leaked here, the slices
         // keep the arena from being written anew, so that what is sent once more is what was sent at first.
@@ -465,6 +402,5 @@ async fn reap_notified(ring: WeakRing, eventfd: OwnedFd) {
         }
         let Some(state) = ring.0.upgrade() else { return };
         state.reap();
-        state.tell_news();
     }
 }

@@ -1,22 +1,24 @@
 //! TCP sockets of a shard: listeners that share a port, streams that receive into two places at once and send many slices
-//! with one call. What the socket takes or gives at once costs one system call; only waiting goes through the ring.
+//! with one call. What the socket takes or gives at once costs one system call; only waiting goes through the executor.
 
+use std::cell::{Cell, RefCell};
 use std::fs;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{Shutdown, SocketAddr};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::LazyLock;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
+use bytes::{Buf, BytesMut};
+use futures_util::io::{AsyncRead, AsyncWrite};
 use glommio::net::{TcpListener, TcpStream};
 use rustix::net::{RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags};
 use socket2::{Domain, Protocol, SockRef, TcpKeepalive, Type};
 
 use super::pipe::Pipe;
-use super::readiness::{Interest, Wait};
-use super::ring::{Ring, WeakRing};
 use crate::limits;
 
 /// Connections that wait to be accepted; more are refused by the kernel.
@@ -25,6 +27,8 @@ const BACKLOG: i32 = 1024;
 const KEEPALIVE_AFTER_PART: u32 = 2;
 /// ... again and again, one part in so many apart.
 const KEEPALIVE_INTERVAL_PART: u32 = 6;
+/// What one wait for a socket that is full sends when it ends, in bytes.
+const SEND_AFTER_WAIT_BYTES: usize = 64 << 10;
 /// How what is sent to a peer on this machine keeps to what the network bears: by its window alone. Where the system's choice
 /// is one that paces (BBR), a timer for every burst costs a fifth of the core.
 const UNPACED: &[u8] = b"reno";
@@ -37,6 +41,8 @@ static RECEIVED_BYTES_MAX: LazyLock<usize> = LazyLock::new(|| {
     let release = rustix::system::uname().release().to_string_lossy().into_owned();
     if version(&release).is_some_and(|version| version >= HOLDS_SINCE) { most.unwrap_or(0) } else { 0 }
 });
+/// What is taken out of a pipe to wait with, in bytes: copied, so little.
+const TAKEN_BYTES_MAX: usize = 16 << 10;
 
 /// Makes `count` listeners on one address: the kernel spreads connections over them. Port 0 is chosen once for all.
 ///
@@ -74,17 +80,15 @@ pub fn local_address(socket: &OwnedFd) -> io::Result<SocketAddr> {
 
 /// A shard's listener.
 pub struct Listener {
-    inner: TcpListener,
-    ring: Ring,
+    listener: TcpListener,
     peer_timeout: Duration,
 }
 
 impl Listener {
-    /// Takes a listening socket over. Must be called on a glommio executor. `ring` and `peer_timeout` are for
-    /// its connections.
-    pub fn new(socket: OwnedFd, ring: &Ring, peer_timeout: Duration) -> Self {
+    /// Takes a listening socket over. Must be called on a glommio executor. `peer_timeout` is for its connections.
+    pub fn new(socket: OwnedFd, peer_timeout: Duration) -> Self {
         // SAFETY: the descriptor is a listening socket that is given up here; the listener owns and closes it.
-        Self { inner: unsafe { TcpListener::from_raw_fd(socket.into_raw_fd()) }, ring: ring.clone(), peer_timeout }
+        Self { listener: unsafe { TcpListener::from_raw_fd(socket.into_raw_fd()) }, peer_timeout }
     }
 
     /// The next connection.
@@ -92,8 +96,8 @@ impl Listener {
     /// # Errors
     /// What `accept` answers; with too many open files, trying again at once does not help.
     pub async fn accept(&self) -> io::Result<Socket> {
-        let stream = self.inner.accept().await.map_err(io::Error::from)?;
-        Socket::from_stream(stream, &self.ring, self.peer_timeout)
+        let stream = self.listener.accept().await.map_err(io::Error::from)?;
+        Socket::from_stream(stream, self.peer_timeout)
     }
 }
 
@@ -102,9 +106,9 @@ impl Listener {
 pub struct Socket(Rc<Stream>);
 
 struct Stream {
-    stream: TcpStream,
-    /// Where it is waited for what comes and for room. The ring owns those who wait, so they do not own it.
-    ring: WeakRing,
+    stream: RefCell<TcpStream>,
+    /// Set when the last receive found less than it had room for: then the next one waits first.
+    is_drained: Cell<bool>,
 }
 
 impl Socket {
@@ -114,13 +118,13 @@ impl Socket {
     ///
     /// # Errors
     /// When its options cannot be set.
-    pub fn new(socket: OwnedFd, ring: &Ring, peer_timeout: Duration) -> io::Result<Self> {
+    pub fn new(socket: OwnedFd, peer_timeout: Duration) -> io::Result<Self> {
         // SAFETY: the descriptor is a connected socket that is given up here; the stream owns and closes it.
-        Self::from_stream(unsafe { TcpStream::from_raw_fd(socket.into_raw_fd()) }, ring, peer_timeout)
+        Self::from_stream(unsafe { TcpStream::from_raw_fd(socket.into_raw_fd()) }, peer_timeout)
     }
 
-    fn from_stream(stream: TcpStream, ring: &Ring, peer_timeout: Duration) -> io::Result<Self> {
-        let socket = Self(Rc::new(Stream { stream, ring: ring.downgrade() }));
+    fn from_stream(stream: TcpStream, peer_timeout: Duration) -> io::Result<Self> {
+        let socket = Self(Rc::new(Stream { stream: RefCell::new(stream), is_drained: Cell::new(true) }));
         let options = socket.descriptor();
         let options = SockRef::from(&options);
         // Nobody but `poll_send_pipe` relies on it: the executor's own calls do not block either way.
@@ -142,7 +146,7 @@ impl Socket {
     }
 
     fn descriptor(&self) -> BorrowedFd<'_> {
-        let raw = self.0.stream.as_raw_fd();
+        let raw = self.0.stream.borrow().as_raw_fd();
         // SAFETY: the stream owns the descriptor and lives as long as this borrow of it; nobody takes it out.
         unsafe { BorrowedFd::borrow_raw(raw) }
     }
@@ -212,66 +216,71 @@ impl Socket {
     /// finished.
     pub fn poll_receive(
         &self,
-        wait: &mut Wait,
         context: &mut Context<'_>,
         first: &mut [u8],
         second: &mut [u8],
     ) -> Poll<io::Result<usize>> {
-        ready!(wait.poll_over(context));
-        let mut vectors = [IoSliceMut::new(first), IoSliceMut::new(second)];
-        let mut control = RecvAncillaryBuffer::default();
-        match rustix::net::recvmsg(self.descriptor(), &mut vectors, &mut control, RecvFlags::DONTWAIT) {
-            Ok(received) => Poll::Ready(Ok(received.bytes)),
-            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {
-                wait.begin(&self.0.ring, self, Interest::Arrival, context);
-                Poll::Pending
+        let room = first.len() + second.len();
+        if !self.0.is_drained.get() {
+            let mut vectors = [IoSliceMut::new(first), IoSliceMut::new(second)];
+            let mut control = RecvAncillaryBuffer::default();
+            match rustix::net::recvmsg(self.descriptor(), &mut vectors, &mut control, RecvFlags::DONTWAIT) {
+                Ok(received) => {
+                    self.0.is_drained.set(received.bytes < room);
+                    return Poll::Ready(Ok(received.bytes));
+                }
+                Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
+                Err(error) => return Poll::Ready(Err(error.into())),
             }
-            Err(error) => Poll::Ready(Err(error.into())),
         }
+        let polled = Pin::new(&mut *self.0.stream.borrow_mut()).poll_read(context, first);
+        if let Poll::Ready(Ok(received)) = polled {
+            self.0.is_drained.set(received < first.len());
+        }
+        polled
     }
 
     /// Sends from the front of `slices`, which must hold something; answers how many bytes went. When `more` follows at
     /// once, the last packet waits for it.
-    pub fn poll_send(
-        &self,
-        wait: &mut Wait,
-        context: &mut Context<'_>,
-        slices: &[IoSlice<'_>],
-        more: bool,
-    ) -> Poll<io::Result<usize>> {
+    pub fn poll_send(&self, context: &mut Context<'_>, slices: &[IoSlice<'_>], more: bool) -> Poll<io::Result<usize>> {
         let mut flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         flags.set(SendFlags::MORE, more);
-        self.poll_with_room(wait, context, || {
-            Ok(rustix::net::sendmsg(self.descriptor(), slices, &mut SendAncillaryBuffer::default(), flags)?)
-        })
+        match rustix::net::sendmsg(self.descriptor(), slices, &mut SendAncillaryBuffer::default(), flags) {
+            Ok(sent) => return Poll::Ready(Ok(sent)),
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
+            Err(error) => return Poll::Ready(Err(error.into())),
+        }
+        // The executor has no wait for room by itself: its write waits and sends.
+        let first = slices.iter().find(|slice| !slice.is_empty()).map_or(&[][..], |slice| slice);
+        let first = &first[..first.len().min(SEND_AFTER_WAIT_BYTES)];
+        Pin::new(&mut *self.0.stream.borrow_mut()).poll_write(context, first)
     }
 
-    /// Sends up to `bytes_max` bytes from the front of a pipe, which must hold some, without copying them.
+    /// Sends up to `bytes_max` bytes from the front of a pipe, which must hold some, without copying them. `taken` are
+    /// bytes that were taken out of the pipe to wait for room with; they go first.
     pub fn poll_send_pipe(
         &self,
-        wait: &mut Wait,
         context: &mut Context<'_>,
         pipe: &mut Pipe,
+        taken: &mut BytesMut,
         bytes_max: usize,
     ) -> Poll<io::Result<usize>> {
-        self.poll_with_room(wait, context, || pipe.splice_to(self.descriptor(), bytes_max))
-    }
-
-    /// Sends, once there is room for some of it.
-    fn poll_with_room(
-        &self,
-        wait: &mut Wait,
-        context: &mut Context<'_>,
-        send: impl FnOnce() -> io::Result<usize>,
-    ) -> Poll<io::Result<usize>> {
-        ready!(wait.poll_over(context));
-        match send() {
-            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
-                wait.begin(&self.0.ring, self, Interest::Room, context);
-                Poll::Pending
+        if taken.is_empty() {
+            match pipe.splice_to(self.descriptor(), bytes_max) {
+                Ok(sent) => return Poll::Ready(Ok(sent)),
+                Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
+                Err(error) => return Poll::Ready(Err(error)),
             }
-            outcome => Poll::Ready(outcome),
+            // The executor has no wait for room by itself: its write of a few bytes waits and sends.
+            taken.resize(TAKEN_BYTES_MAX, 0);
+            let count = pipe.read(taken)?;
+            taken.truncate(count);
         }
+        let polled = Pin::new(&mut *self.0.stream.borrow_mut()).poll_write(context, taken);
+        if let Poll::Ready(Ok(sent)) = polled {
+            taken.advance(sent);
+        }
+        polled
     }
 }
 

@@ -19,7 +19,6 @@ use super::connection::Connection;
 use super::receiver::Receiver;
 use super::state::{Attempt, HandOver, Shard};
 use crate::figures::{Closing, Refusal};
-use crate::io::readiness::Wait;
 use crate::io::socket::{Listener, Socket};
 use crate::limits;
 use crate::messages::Failure;
@@ -55,7 +54,7 @@ pub(super) async fn accept_all(shard: Rc<Shard>, listener: Listener) {
 /// Serves connections that other shards accepted.
 pub(super) async fn take_over_all(shard: Rc<Shard>, inbox: async_channel::Receiver<HandOver>) {
     while let Ok(HandOver { socket, correlation, hello }) = inbox.recv().await {
-        match Socket::new(socket, shard.context.env.ring(), shard.peer_timeout) {
+        match Socket::new(socket, shard.peer_timeout) {
             Ok(socket) => {
                 let shard = Rc::clone(&shard);
                 glommio::spawn_local(take_over(shard, socket, correlation, hello)).detach();
@@ -160,10 +159,10 @@ fn is_http(head: &[u8; HEADER_BYTES]) -> bool {
 }
 
 async fn receive_exactly(socket: &Socket, activity: &Activity, into: &mut [u8]) -> io::Result<bool> {
-    let (mut at, mut wait) = (0, Wait::default());
+    let mut at = 0;
     while at < into.len() {
         let rest = &mut into[at..];
-        let received = std::future::poll_fn(|context| socket.poll_receive(&mut wait, context, rest, &mut [])).await?;
+        let received = std::future::poll_fn(|context| socket.poll_receive(context, rest, &mut [])).await?;
         if received == 0 {
             return if at == 0 { Ok(false) } else { Err(io::ErrorKind::UnexpectedEof.into()) };
         }
@@ -174,10 +173,10 @@ async fn receive_exactly(socket: &Socket, activity: &Activity, into: &mut [u8]) 
 }
 
 async fn send_all(socket: &Socket, bytes: &[u8]) -> io::Result<()> {
-    let (mut left, mut wait) = (bytes, Wait::default());
+    let mut left = bytes;
     while !left.is_empty() {
         let slices = [io::IoSlice::new(left)];
-        let sent = std::future::poll_fn(|context| socket.poll_send(&mut wait, context, &slices, false)).await?;
+        let sent = std::future::poll_fn(|context| socket.poll_send(context, &slices, false)).await?;
         left = &left[sent..];
     }
     Ok(())

@@ -431,10 +431,7 @@ impl Seated {
     fn accept(&mut self) -> Vec<glommio::Task<()>> {
         let Some(listener) = self.listener.take() else { return Vec::new() };
         vec![
-            glommio::spawn_local(accept_all(
-                Rc::clone(&self.shard),
-                Listener::new(listener, self.shard.context.env.ring(), self.shard.peer_timeout),
-            )),
+            glommio::spawn_local(accept_all(Rc::clone(&self.shard), Listener::new(listener, self.shard.peer_timeout))),
             glommio::spawn_local(take_over_all(Rc::clone(&self.shard), self.inbox.clone())),
         ]
     }

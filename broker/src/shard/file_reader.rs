@@ -5,6 +5,7 @@ use std::future::Future;
 use std::io;
 use std::pin::Pin;
 
+use bytes::BytesMut;
 use corelane_log::Shard as LogShard;
 use corelane_log::env::{BLOCK_BYTES, Chunk, File};
 use futures_util::FutureExt;
@@ -30,8 +31,8 @@ pub(super) type Reading = Pin<Box<dyn Future<Output = io::Result<Staged>>>>;
 pub(super) enum Staged {
     /// In memory.
     Memory { slice: ShardSlice, _held: Held },
-    /// In a pipe.
-    Pipe(Pipe),
+    /// In a pipe, behind those that were taken out of it.
+    Pipe { pipe: Pipe, taken: BytesMut },
 }
 
 impl Staged {
@@ -39,7 +40,7 @@ impl Staged {
     pub(super) fn bytes(&self) -> usize {
         match self {
             Self::Memory { slice, .. } => slice.len(),
-            Self::Pipe(pipe) => pipe.bytes(),
+            Self::Pipe { pipe, taken } => taken.len() + pipe.bytes(),
         }
     }
 }
@@ -110,7 +111,7 @@ async fn fill(file: ShardFile, pipe: Pipe, offset: u64, bytes: usize) -> io::Res
     if pipe.bytes() == 0 {
         return Err(io::ErrorKind::UnexpectedEof.into());
     }
-    Ok(Staged::Pipe(pipe))
+    Ok(Staged::Pipe { pipe, taken: BytesMut::new() })
 }
 
 async fn read(file: ShardFile, chunk: ShardChunk, blocks: Blocks, held: Held) -> io::Result<Staged> {

@@ -22,7 +22,6 @@ use crate::io::arena::ShardSlice;
 use crate::io::disk::ShardFile;
 use crate::io::env::ShardEnv;
 use crate::io::pipe::Pipe;
-use crate::io::readiness::Wait;
 use crate::io::signal::Signal;
 use crate::io::socket::Socket;
 use crate::io::turns::Turns;
@@ -34,8 +33,7 @@ use crate::service::context::{LogBytes, Promise, Reply};
 const SLICES_MAX: usize = 64;
 /// Bytes after which one call takes no further slice: copying them keeps the shard for so long.
 const SEND_BYTES_MAX: usize = 2 * limits::SEND_PIECE_BYTES;
-/// What is copied of a piece that is to be sent by reference when the socket was full, in bytes: sending is how room is waited
-/// for.
+/// What is copied of a piece that is to be sent by reference when the socket is full, in bytes: something must be, to wait.
 const WAIT_BYTES: usize = 16 << 10;
 
 /// The least that is read at a time for a peer that did not take what was read for it before.
@@ -202,7 +200,7 @@ impl Outgoing {
 
     /// Sends what comes, for ever; ends with the first error.
     pub(super) async fn send_all(&self) -> io::Result<()> {
-        let (mut wait, mut since_turn) = (Wait::default(), 0);
+        let mut since_turn = 0;
         loop {
             if self.queue.borrow().entries.is_empty() {
                 self.filled.wait().await;
@@ -211,7 +209,7 @@ impl Outgoing {
             self.turns.take().await;
             self.look_up().await?;
             self.read_ahead();
-            let sent = self.send_next(&mut wait).await?;
+            let sent = self.send_next().await?;
             if sent == 0 {
                 self.finish_read().await?;
                 continue;
@@ -231,7 +229,7 @@ impl Outgoing {
 
     /// Sends what is next: a large piece of memory by reference where that pays, else what is in memory from the front on.
     /// 0: nothing is.
-    async fn send_next(&self, wait: &mut Wait) -> io::Result<usize> {
+    async fn send_next(&self) -> io::Result<usize> {
         let mut bytes_max = usize::MAX;
         let by_reference = if self.lane.is_open() { self.queue.borrow().front_by_reference() } else { None };
         if let Some(slice) = by_reference {
@@ -244,16 +242,16 @@ impl Outgoing {
                 Sent::Declined => {}
             }
         }
-        poll_fn(|context| self.poll_send(wait, context, bytes_max)).await
+        poll_fn(|context| self.poll_send(context, bytes_max)).await
     }
 
     /// Sends what is in memory from the front on, up to what is to be sent by reference, `bytes_max` bytes at most. 0: nothing
     /// is.
-    fn poll_send(&self, wait: &mut Wait, context: &mut Context<'_>, bytes_max: usize) -> Poll<io::Result<usize>> {
+    fn poll_send(&self, context: &mut Context<'_>, bytes_max: usize) -> Poll<io::Result<usize>> {
         let polled = {
             let mut queue = self.queue.borrow_mut();
-            if let Some(pipe) = queue.front_pipe() {
-                self.socket.poll_send_pipe(wait, context, pipe, limits::SEND_PIECE_BYTES)
+            if let Some((pipe, taken)) = queue.front_pipe() {
+                self.socket.poll_send_pipe(context, pipe, taken, limits::SEND_PIECE_BYTES)
             } else {
                 let mut slices = [IoSlice::new(&[]); SLICES_MAX];
                 let by_reference_min = if self.lane.is_open() { limits::ZERO_COPY_BYTES_MIN } else { usize::MAX };
@@ -261,7 +259,7 @@ impl Outgoing {
                 if count == 0 {
                     return Poll::Ready(Ok(0));
                 }
-                self.socket.poll_send(wait, context, &slices[..count], more)
+                self.socket.poll_send(context, &slices[..count], more)
             }
         };
         if polled.is_pending() {
@@ -334,10 +332,10 @@ impl Drop for Outgoing {
 
 impl Queue {
     /// The pipe whose bytes are next.
-    fn front_pipe(&mut self) -> Option<&mut Pipe> {
+    fn front_pipe(&mut self) -> Option<(&mut Pipe, &mut BytesMut)> {
         match self.entries.front_mut() {
             Some(Entry::Log(payload)) => match payload.staged.front_mut() {
-                Some(Staged::Pipe(pipe)) => Some(pipe),
+                Some(Staged::Pipe { pipe, taken }) => Some((pipe, taken)),
                 _ => None,
             },
             _ => None,
@@ -486,7 +484,7 @@ impl Entry {
         let has_pipe = payload.is_some_and(LogPayload::has_pipe);
         let staged = staged.map_while(|staged| match staged {
             Staged::Memory { slice, .. } => Some(&slice[..]),
-            Staged::Pipe(_) => None,
+            Staged::Pipe { .. } => None,
         });
         let pieces = payload.filter(|_| !has_pipe).into_iter().flat_map(|payload| payload.pieces.iter());
         let pieces = pieces.map_while(|piece| match piece {
@@ -519,7 +517,7 @@ impl LogPayload {
 
     /// Whether some of what is staged lies in a pipe.
     fn has_pipe(&self) -> bool {
-        self.staged.iter().any(|staged| matches!(staged, Staged::Pipe(_)))
+        self.staged.iter().any(|staged| matches!(staged, Staged::Pipe { .. }))
     }
 
     /// Takes up to `sent` bytes away from the front; answers how many.
@@ -528,9 +526,9 @@ impl LogPayload {
         let taken = left;
         self.bytes -= taken;
         self.at += taken as u64;
-        if let Some(Staged::Pipe(pipe)) = self.staged.front() {
+        if let Some(Staged::Pipe { pipe, taken }) = self.staged.front() {
             // What was sent has left the pipe already, and nothing else was sent with it.
-            if pipe.bytes() == 0 {
+            if taken.is_empty() && pipe.bytes() == 0 {
                 self.staged.pop_front();
             }
             left = 0;

@@ -14,7 +14,6 @@ use futures_util::future::{Either, select};
 use super::activity::Activity;
 use super::budget::{Budget, Held};
 use crate::io::env::ShardEnv;
-use crate::io::readiness::Wait;
 use crate::io::socket::Socket;
 use crate::limits;
 
@@ -27,7 +26,6 @@ const HEAD_ROOM_BYTES: usize = 512;
 /// Receives frames from one socket.
 pub(super) struct Receiver {
     socket: Socket,
-    wait: Wait,
     activity: Rc<Activity>,
     buffer: Vec<u8>,
     start: usize,
@@ -43,17 +41,7 @@ impl Receiver {
     pub(super) fn new(socket: Socket, activity: Rc<Activity>, extra: Budget) -> Self {
         let buffer = vec![0; limits::RECEIVE_BUFFER_BYTES_MIN];
         let payloads_are_large = Cell::new(false);
-        Self {
-            socket,
-            wait: Wait::default(),
-            activity,
-            buffer,
-            start: 0,
-            end: 0,
-            payloads_are_large,
-            extra,
-            extra_held: Vec::new(),
-        }
+        Self { socket, activity, buffer, start: 0, end: 0, payloads_are_large, extra, extra_held: Vec::new() }
     }
 
     /// Receives until at least `bytes` bytes are buffered. `false`: the peer finished before the first of them.
@@ -64,9 +52,9 @@ impl Receiver {
             }
             self.make_room(bytes).await?;
             let room = self.room(bytes);
-            let (socket, wait, activity) = (&self.socket, &mut self.wait, &self.activity);
+            let (socket, activity) = (&self.socket, &self.activity);
             let space = &mut self.buffer[self.end..self.end + room];
-            let received = poll_fn(|context| receive(socket, wait, activity, context, space, &mut [])).await?;
+            let received = poll_fn(|context| receive(socket, activity, context, space, &mut [])).await?;
             if received == 0 {
                 return if self.start == self.end { Ok(false) } else { Err(io::ErrorKind::UnexpectedEof.into()) };
             }
@@ -97,10 +85,10 @@ impl Receiver {
             // The buffer is empty: the payload took all of it.
             (self.start, self.end) = (0, 0);
             let room = self.room(0);
-            let (socket, wait, activity) = (&self.socket, &mut self.wait, &self.activity);
+            let (socket, activity) = (&self.socket, &self.activity);
             let behind = &mut self.buffer[..room];
             let receiving =
-                poll_fn(|context| landing.with_spare(|spare| receive(socket, wait, activity, context, spare, behind)));
+                poll_fn(|context| landing.with_spare(|spare| receive(socket, activity, context, spare, behind)));
             let received = receiving.await?;
             if received == 0 {
                 return Err(io::ErrorKind::UnexpectedEof.into());
@@ -180,7 +168,6 @@ impl Receiver {
 /// Receives unless the connection is ending.
 fn receive(
     socket: &Socket,
-    wait: &mut Wait,
     activity: &Activity,
     context: &mut Context<'_>,
     first: &mut [u8],
@@ -189,7 +176,7 @@ fn receive(
     if activity.is_ending() {
         return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
     }
-    let polled = socket.poll_receive(wait, context, first, second);
+    let polled = socket.poll_receive(context, first, second);
     if let Poll::Ready(Ok(bytes)) = polled {
         activity.received(bytes);
     }

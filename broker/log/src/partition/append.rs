@@ -218,14 +218,15 @@ impl<E: Env> Inner<E> {
             (state.end, state.active().base)
         };
         let chunk = self.tail_chunk(end, base, bytes).await;
-        let is_in_memory = self.state.borrow().tail.copy_partial(end, base, &chunk);
-        if !is_in_memory {
-            self.read_partial(end, base, &chunk).await?;
-        }
+        let in_memory = self.state.borrow().tail.copy_partial(end, base);
+        let partial = match in_memory {
+            Some(partial) => partial,
+            None => self.read_partial(end, base).await?,
+        };
         let mut state = self.state.borrow_mut();
         let unchanged = state.end == end && state.active().base == base && state.holder.is_none();
         if unchanged && state.tail.room(end, base, bytes).is_none() {
-            state.tail.push(chunk, end, partial_bytes(end, base));
+            state.tail.push(chunk, end, &partial);
         }
         Ok(())
     }
@@ -243,26 +244,22 @@ impl<E: Env> Inner<E> {
         }
     }
 
-    /// Reads the bytes of the end's block below the end back from the file, to the front of a fresh chunk.
-    async fn read_partial(&self, end: u64, base: u64, chunk: &EnvChunk<E>) -> Result<(), AppendError> {
+    /// Reads the bytes of the end's block below the end back from the file.
+    async fn read_partial(&self, end: u64, base: u64) -> Result<Vec<u8>, AppendError> {
         let file = self.state.borrow().active().file.clone();
-        if let Some(file) = file {
-            let partial = partial_bytes(end, base);
-            let offset = end - base - partial as u64;
-            let block = self.shard.allocate(BLOCK_BYTES, Purpose::Service).await;
-            let error = match file.read(&block, 0, BLOCK_BYTES, offset).await {
-                Ok(read) if read >= partial => {
-                    chunk.with_spare(0..partial, |front| front.copy_from_slice(&block.slice(0..partial)));
-                    return Ok(());
-                }
-                Ok(read) => {
-                    std::io::Error::other(format!("{read} bytes of the last block are there, {partial} were expected"))
-                }
-                Err(error) => error,
-            };
-            self.close_for_disk("reading the last block", &error);
-        }
+        let Some(file) = file else { return Ok(Vec::new()) };
+        let partial = partial_bytes(end, base);
+        let offset = end - base - partial as u64;
+        let chunk = self.shard.allocate(BLOCK_BYTES, Purpose::Service).await;
+        let error = match file.read(&chunk, 0, BLOCK_BYTES, offset).await {
+            Ok(read) if read >= partial => return Ok(chunk.slice(0..partial).to_vec()),
+            Ok(read) => {
+                std::io::Error::other(format!("{read} bytes of the last block are there, {partial} were expected"))
+            }
+            Err(error) => error,
+        };
+        self.close_for_disk("reading the last block", &error);
         let state = self.state.borrow();
-        Err(AppendError::Closed(state.refuses.clone().expect("a partition without its file takes nothing")))
+        Err(AppendError::Closed(state.refuses.clone().expect("the partition was just closed")))
     }
 }

@@ -11,10 +11,10 @@ use std::time::Duration;
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
+use super::Inner;
 use super::chores::Chore;
 use super::state::{Ending, NextFile, Rolling, State};
 use super::write::Write;
-use super::{Gathering, Inner};
 use crate::env::Env;
 use crate::error::ClosedReason;
 use crate::limits;
@@ -175,15 +175,13 @@ impl<E: Env> Inner<E> {
             state.coverage.flush_begins();
             return Some(Action::Flush(file, allocation));
         }
-        let plan = plan_write(&situation).filter(|plan| !(plan.synchronous && self.gathers(state)));
-        if let Some(plan) = plan {
-            let commit = plan.synchronous.then(|| self.shard.commits().begin());
+        if let Some(plan) = plan_write(&situation) {
             let from = state.coverage.submitted();
             let id = state.coverage.submit(plan.to, plan.synchronous);
             let synchronous = plan.synchronous;
             let is_small = synchronous && plan.to - from <= state.tuning.zeros_commit_bytes_max;
             state.space.small_commits = if is_small { state.space.small_commits.saturating_add(1) } else { 0 };
-            return Some(Action::Write(Write { id, file, base, from, to: plan.to, synchronous, _commit: commit }));
+            return Some(Action::Write(Write { id, file, base, from, to: plan.to, synchronous }));
         }
         match state.rolling {
             Rolling::Naming => None,
@@ -199,22 +197,6 @@ impl<E: Env> Inner<E> {
             }
             Rolling::No => self.next_space_action(state, now, file),
         }
-    }
-
-    /// Whether a small commit that could begin waits for some of other partitions, and takes what arrives meanwhile; not when
-    /// memory is needed. The driver is called when they have ended.
-    fn gathers(&self, state: &State<E>) -> bool {
-        if self.shard.is_memory_awaited() {
-            return false;
-        }
-        let part = state.tuning.commits_waited_for_part;
-        let waits = match self.gathering.get() {
-            Gathering::No => self.shard.commits().wait(self.this.clone(), part),
-            Gathering::Waits => true,
-            Gathering::IsOver => false,
-        };
-        self.gathering.set(if waits { Gathering::Waits } else { Gathering::No });
-        waits
     }
 
     /// Space ahead, the next segment's file, the roll of a segment that is too old.

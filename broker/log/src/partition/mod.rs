@@ -119,16 +119,6 @@ pub(crate) fn count(counter: &Cell<u64>, more: u64) {
     counter.set(counter.get() + more);
 }
 
-/// Whether the next small commit waits for some of other partitions.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Gathering {
-    #[default]
-    No,
-    Waits,
-    /// It has waited.
-    IsOver,
-}
-
 /// What all handles of a partition share.
 pub(crate) struct Inner<E: Env> {
     this: Weak<Inner<E>>,
@@ -147,8 +137,6 @@ pub(crate) struct Inner<E: Env> {
     state: RefCell<State<E>>,
     /// The driver has something to look at.
     driver: Notify,
-    /// Whether its next commit lets others end first.
-    gathering: Cell<Gathering>,
     /// Whoever waits for room looks again: the window moved, space was allocated, a roll is done, a receiver left.
     room: Notify,
     /// Whoever waits for a durable (and visible) end.
@@ -177,7 +165,6 @@ impl<E: Env> Partition<E> {
             opened: Now::read(shard.env()),
             state: RefCell::new(State::new(options.config.clone(), *shard.tuning(), found)),
             driver: Notify::default(),
-            gathering: Cell::default(),
             room: Notify::default(),
             durable: WaitList::default(),
             counters: Counters::default(),
@@ -371,13 +358,6 @@ impl<E: Env> Tenant for Inner<E> {
         state.flush_target = state.end;
         drop(state);
         self.driver.notify();
-    }
-
-    fn others_ended(&self) {
-        if self.gathering.get() == Gathering::Waits {
-            self.gathering.set(Gathering::IsOver);
-            self.driver.notify();
-        }
     }
 
     fn close_read_file(&self, base: u64) {

@@ -6,7 +6,6 @@ use std::rc::Rc;
 
 use super::state::{NextFile, Rolling, State};
 use super::{Inner, count};
-use crate::commits::Commit;
 use crate::coverage::PartId;
 use crate::env::{BLOCK_BYTES, Chunk, Disk, Env, File, OpenMode};
 use crate::error::is_no_space;
@@ -22,8 +21,6 @@ pub(super) struct Write<E: Env> {
     pub(super) from: u64,
     pub(super) to: u64,
     pub(super) synchronous: bool,
-    /// If it is synchronous: others may wait for its end.
-    pub(super) _commit: Option<Commit>,
 }
 
 impl<E: Env> Inner<E> {

@@ -93,7 +93,6 @@ impl Plan {
             zeros_ahead_bytes_min: dice.pick(&[0, 1_000, BLOCK, 4 * BLOCK, 128 << 10]),
             tail_chunk_bytes_max: dice.pick(&[block, 4 * block, 1 << 20]),
             kept_bytes_max: dice.pick(&[0, 3_000, 4 << 20]),
-            commits_waited_for_part: dice.pick(&[1, 2, 32]),
             walk_bytes: dice.pick(&[block, 2 * block, 256 << 10]),
             stretch_bytes: dice.pick(&[100, 1_000, 64 << 10]),
             summaries_loaded_max: dice.pick(&[1, 4]),

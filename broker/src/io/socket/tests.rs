@@ -7,9 +7,6 @@ use glommio::{LocalExecutorBuilder, Placement};
 
 use socket2::SockRef;
 
-use crate::io::env::ShardEnv;
-use crate::io::readiness::Wait;
-
 use super::{Listener, RECEIVED_BYTES_MAX, Socket, UNPACED, listen, local_address, version};
 
 const PEER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -18,20 +15,19 @@ fn loopback() -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], 0))
 }
 
-fn run<F: Future<Output = io::Result<()>>>(test: impl FnOnce(ShardEnv) -> F) {
+fn run<F: Future<Output = io::Result<()>>>(test: impl FnOnce() -> F) {
     let executor = LocalExecutorBuilder::new(Placement::Unbound).io_memory(64 << 10).make().expect("an executor");
-    executor.run(async { test(ShardEnv::new(2 << 20)?).await }).expect("the test's operations succeed");
+    executor.run(async { test().await }).expect("the test's operations succeed");
 }
 
 async fn receive(socket: &Socket, first: &mut [u8], second: &mut [u8]) -> io::Result<usize> {
-    let mut wait = Wait::default();
-    poll_fn(|context| socket.poll_receive(&mut wait, context, first, second)).await
+    poll_fn(|context| socket.poll_receive(context, first, second)).await
 }
 
-async fn connected(env: &ShardEnv) -> io::Result<(Socket, std::net::TcpStream)> {
+async fn connected() -> io::Result<(Socket, std::net::TcpStream)> {
     let listener = listen(loopback(), 1)?.remove(0);
     let peer = std::net::TcpStream::connect(local_address(&listener)?)?;
-    Ok((Listener::new(listener, env.ring(), PEER_TIMEOUT).accept().await?, peer))
+    Ok((Listener::new(listener, PEER_TIMEOUT).accept().await?, peer))
 }
 
 #[test]
@@ -47,8 +43,8 @@ fn a_port_in_use_is_refused_though_listeners_share_it() {
 
 #[test]
 fn what_is_sent_to_this_machine_is_not_paced() {
-    run(|env| async move {
-        let (socket, _peer) = connected(&env).await?;
+    run(|| async {
+        let (socket, _peer) = connected().await?;
         let chosen = SockRef::from(&socket.descriptor()).tcp_congestion()?;
         assert!(chosen.starts_with(UNPACED), "it is {}", String::from_utf8_lossy(&chosen));
         Ok(())
@@ -58,9 +54,9 @@ fn what_is_sent_to_this_machine_is_not_paced() {
 #[test]
 fn a_peer_on_this_machine_may_send_ahead_as_far_as_the_system_allows() {
     const BYTES: usize = 4 << 20;
-    run(|env| async move {
+    run(|| async {
         let taken = async |is_held: bool| {
-            let (socket, mut peer) = connected(&env).await?;
+            let (socket, mut peer) = connected().await?;
             let is_allowed = is_held && socket.hold_received(BYTES);
             assert!(is_allowed == (is_held && *RECEIVED_BYTES_MAX >= BYTES / 2));
             // With the smallest buffer of its own, what it can send lies with the receiver's kernel.
@@ -86,8 +82,8 @@ fn a_kernel_s_version_is_read() {
 
 #[test]
 fn bytes_arrive_in_both_places_in_order_and_the_end_is_seen() {
-    run(|env| async move {
-        let (socket, mut peer) = connected(&env).await?;
+    run(|| async {
+        let (socket, mut peer) = connected().await?;
         let writer = std::thread::spawn(move || {
             for number in 0..10_000_u32 {
                 peer.write_all(&number.to_le_bytes())?;
@@ -111,18 +107,18 @@ fn bytes_arrive_in_both_places_in_order_and_the_end_is_seen() {
 
 #[test]
 fn slices_are_sent_in_order_though_the_reader_is_slow() {
-    run(|env| async move {
-        let (socket, mut peer) = connected(&env).await?;
+    run(|| async {
+        let (socket, mut peer) = connected().await?;
         let reader = std::thread::spawn(move || {
             let mut all = Vec::new();
             peer.read_to_end(&mut all).map(|_| all)
         });
         let content: Vec<u8> = (0..3_000_000_u32).flat_map(u32::to_le_bytes).collect();
-        let (mut left, mut wait) = (content.as_slice(), Wait::default());
+        let mut left = content.as_slice();
         while !left.is_empty() {
             let (head, rest) = left.split_at(left.len().min(100));
             let slices = [IoSlice::new(head), IoSlice::new(&[]), IoSlice::new(rest)];
-            let sent = poll_fn(|context| socket.poll_send(&mut wait, context, &slices, false)).await?;
+            let sent = poll_fn(|context| socket.poll_send(context, &slices, false)).await?;
             left = &left[sent..];
         }
         socket.finish();
@@ -133,14 +129,14 @@ fn slices_are_sent_in_order_though_the_reader_is_slow() {
 
 #[test]
 fn a_connection_can_go_on_under_another_descriptor() {
-    run(|env| async move {
-        let (socket, mut peer) = connected(&env).await?;
+    run(|| async {
+        let (socket, mut peer) = connected().await?;
         peer.write_all(b"hello, shard")?;
         let mut first = [0; 5];
         assert_eq!(receive(&socket, &mut first, &mut []).await?, 5);
         let duplicate = socket.duplicate()?;
         drop(socket);
-        let moved = Socket::new(duplicate, env.ring(), PEER_TIMEOUT)?;
+        let moved = Socket::new(duplicate, PEER_TIMEOUT)?;
         let mut rest = [0; 100];
         let count = receive(&moved, &mut rest, &mut []).await?;
         assert_eq!(&rest[..count], b", shard");

@@ -13,7 +13,6 @@ use glommio::{LocalExecutorBuilder, Placement};
 use super::{Lane, REPORT_USAGE, Sent, ZeroCopy};
 use crate::io::arena::ShardSlice;
 use crate::io::env::ShardEnv;
-use crate::io::readiness::Wait;
 use crate::io::socket::{Listener, Socket, listen, local_address};
 use crate::limits;
 
@@ -36,7 +35,7 @@ fn run<F: Future<Output = io::Result<()>>>(flags: u16, test: impl FnOnce(World) 
             }
             let listener = listen(SocketAddr::from(([127, 0, 0, 1], 0)), 1)?.remove(0);
             let peer = TcpStream::connect(local_address(&listener)?)?;
-            let socket = Listener::new(listener, env.ring(), Duration::from_secs(10)).accept().await?;
+            let socket = Listener::new(listener, Duration::from_secs(10)).accept().await?;
             let lane = zero_copy.lane_to(&socket, true);
             test(World { env, zero_copy, socket, lane, peer }).await
         })
@@ -61,8 +60,7 @@ impl World {
     }
 
     async fn copy(&self, bytes: &[u8]) -> io::Result<usize> {
-        let mut wait = Wait::default();
-        poll_fn(|context| self.socket.poll_send(&mut wait, context, &[IoSlice::new(bytes)], false)).await
+        poll_fn(|context| self.socket.poll_send(context, &[IoSlice::new(bytes)], false)).await
     }
 
     /// Sends by reference until the socket takes no more; answers how many bytes went.
