@@ -60,14 +60,15 @@ impl SimDisk {
     /// An orderly end of a life: everything was waited for, everything is closed.
     pub(super) fn assert_idle(&self) {
         self.inner.world.trace(|| "STOP".to_owned());
-        // What a killed process has left to the kernel may still land in a file that nobody opened since: of a topic that was
-        // deleted.
+        // What a killed process has left to the kernel may still land in a file of a topic that was deleted since: nobody waits for
+        // that.
         let is_of_this_life = |flight: &Flight| !matches!(flight, Flight::Write(write) if write.orphan);
         let in_flight = self.inner.in_flight.borrow().values().filter(|flight| is_of_this_life(flight)).count();
         assert_eq!(in_flight, 0, "operations in flight after an orderly stop");
         for (path, id) in self.inner.names.borrow().files() {
-            let handles = self.inner.files.borrow()[&id].handles;
-            assert_eq!(handles, 0, "{} is still open after an orderly stop", path.display());
+            let file = &self.inner.files.borrow()[&id];
+            assert_eq!(file.handles, 0, "{} is still open after an orderly stop", path.display());
+            assert!(!file.locked, "{} is still written by a killed process after an orderly stop", path.display());
         }
         self.inner.life.set(self.inner.life.get() + 1);
     }
