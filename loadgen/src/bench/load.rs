@@ -42,15 +42,15 @@ impl Load {
 
 /// Runs the load generator with `arguments`, split at blanks, on the topic `bench`.
 pub(crate) fn run(binaries: &Path, cores: &Cores, broker: &Broker, arguments: &str) -> Result<Load, String> {
-    let cpu_before = broker.cpu_s();
     cores.as_load();
-    let output = Command::new(binaries.join("corelane-loadgen"))
-        .args(arguments.split(' '))
-        .args(["--topic", "bench", "--broker", &broker.address, "--json", "-"])
-        .stdin(Stdio::null())
-        .output()
-        .map_err(|error| format!("corelane-loadgen: {error}"))?;
-    let cpu_s = broker.cpu_s() - cpu_before;
+    let (output, cpu_s) = with_cpu(broker, || {
+        Command::new(binaries.join("corelane-loadgen"))
+            .args(arguments.split(' '))
+            .args(["--topic", "bench", "--broker", &broker.address, "--json", "-"])
+            .stdin(Stdio::null())
+            .output()
+            .map_err(|error| format!("corelane-loadgen: {error}"))
+    })?;
     let report: Value = serde_json::from_slice(&output.stdout)
         .map_err(|error| format!("the load generator: {error}: {}", String::from_utf8_lossy(&output.stderr)))?;
     if !output.status.success() {
